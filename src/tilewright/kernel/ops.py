@@ -1,0 +1,461 @@
+"""Kernel IR: the structured program of one thread.
+
+Every statement has an unrolled domain `over`: the statement stands for one instance per value
+of those digits, all of them in registers of one thread. Loops are serial. Indices are affine in
+digits (see `poly.expr`); hardware counters are decoded to digits by `Decode`, once, at the top
+of the scope that uses them. Data is immutable; a pass builds a new `Kernel`.
+
+Built-in counters, sources of `Decode`: ``block`` (0 <= block < product of `Kernel.grid`),
+``thread``, ``warp`` and ``lane`` with ``thread = warp * warp_size + lane``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from tilewright.base.dtypes import DType, boolean
+from tilewright.base.spans import Span
+from tilewright.poly.expr import Expr, Guard
+
+# ---------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size known at launch only: low <= value < 2**31, a multiple of `multiple`."""
+
+    name: str
+    low: int = 1
+    multiple: int = 1
+
+
+class Mode(Enum):
+    """How the kernel may use a global tensor."""
+
+    IN = "in"
+    OUT = "out"
+    INOUT = "inout"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A global tensor. Strides count elements; `align` is the byte alignment of its data.
+
+    `index_bits` (32 or 64) is the width in which the linear element offset is computed.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    mode: Mode
+    align: int
+    index_bits: int = 64
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar argument, read as a value."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """XOR of address bits: ``a ^ (((a >> (base + shift)) & (2**bits - 1)) << base)``.
+
+    Acts on the linear element offset of a shared buffer. An involution where shift >= bits,
+    so it permutes the buffer and logical coordinates stay a faithful name of an element.
+    """
+
+    bits: int
+    base: int
+    shift: int
+
+    def apply(self, offset: int) -> int:
+        mask = (1 << self.bits) - 1
+        return offset ^ (((offset >> (self.base + self.shift)) & mask) << self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A buffer of one block's shared memory, row-major over `shape`, then swizzled.
+
+    `pitch` is the distance in elements between rows of the last axis (0: dense).
+    `offset` is its first byte in the block's shared memory.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    swizzle: Swizzle | None = None
+    pitch: int = 0
+    offset: int = 0
+    span: Span | None = None
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        row = self.pitch or self.shape[-1]
+        inner = self.shape[1:-1]
+        return (*(row * prod(inner[i:]) for i in range(len(self.shape) - 1)), 1)
+
+    @property
+    def elements(self) -> int:
+        return (self.pitch or self.shape[-1]) * prod(self.shape[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """A thread's fragment: an array that lives in registers. `holds` says of what, for readers."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    holds: str = ""
+
+
+# ---------------------------------------------------------------- references and values
+
+
+@dataclass(frozen=True, slots=True)
+class RegRef:
+    """An element of a fragment. Vector statements and MMA atoms go on from it along the last axis."""
+
+    name: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemRef:
+    """An element of a tensor or of a shared buffer, by logical coordinates."""
+
+    name: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The value of a register."""
+
+    ref: RegRef
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarValue:
+    """The value of a scalar argument."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An integer expression of digits and symbols, as a value."""
+
+    expr: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Whether a guard holds, as a bool value."""
+
+    guard: Guard
+    dtype: DType = boolean
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An elementwise operation by name (see `kernel.values` for the table)."""
+
+    op: str
+    args: tuple[Value, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion to `dtype`: round to nearest even, saturate to fp8, truncate to integers."""
+
+    value: Value
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class LaneXor:
+    """The register's value in the lane whose number differs by the bits of `mask`."""
+
+    ref: RegRef
+    mask: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRead:
+    """The register's value in lane `lane` of the same warp."""
+
+    ref: RegRef
+    lane: Expr
+    dtype: DType
+
+
+Value = Const | Read | ScalarValue | IndexValue | Holds | Apply | Cast | LaneXor | LaneRead
+
+# ---------------------------------------------------------------- statements
+
+Over = tuple[tuple[str, int], ...]  # unrolled digits: name and extent
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Write `source` (0 <= source < product of the extents) in digits, most significant first.
+
+    Discharged by the merge lemma: the digits run over exactly their box, once each.
+    """
+
+    source: Expr
+    digits: tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for var in range(extent)``. Threads of a block agree on the extent."""
+
+    var: str
+    extent: Expr
+    body: Body
+    unroll: bool = False
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Run the body where the guard holds."""
+
+    guard: Guard
+    body: Body
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Run the body where a bool value holds, alike for every thread of the block."""
+
+    condition: Value
+    body: Body
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """dst = value."""
+
+    over: Over
+    dst: RegRef
+    value: Value
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedAxis:
+    """Which terms of a reduction an accumulation counts: `coordinate` on `axis`, of `extent`.
+
+    The coordinate is written in the digits in scope. Terms at or past the extent count as the
+    identity. The reduction proof reads it: over all digits in it and all loops since the
+    accumulator was set, each coordinate in [0, extent) must occur exactly once.
+    """
+
+    axis: str
+    extent: Expr
+    coordinate: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``dst = op(dst, value)`` for each value of the digits `along`, in order.
+
+    `over` digits are kept; `along` digits do not occur in `dst`. `op`: add, mul, max, min.
+    """
+
+    op: str
+    over: Over
+    along: Over
+    dst: RegRef
+    value: Value
+    reduces: tuple[ReducedAxis, ...] = ()
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixShape:
+    """How a `Load` is done by a warp-wide matrix load (see `target.MatrixLoad`).
+
+    `row` is the lane digit of extent 8, `column` the one of extent 4; `tiles` names the `over`
+    digits (most significant first) that one instruction covers; their product is the row's
+    `tiles`. The fragment's last axis has the pair as its least significant part.
+    """
+
+    atom: str
+    row: str
+    column: str
+    tiles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Registers from memory: elements ``dst[.., j] = src[.. + j along axis ..]``, j < width.
+
+    The guard is per instance: where it fails, all `width` registers get `fill`. It may read
+    `over` digits, loop variables and decoded digits, never the position within the vector.
+    """
+
+    over: Over
+    dst: RegRef
+    src: MemRef
+    width: int = 1
+    axis: int = -1
+    guard: Guard = ()
+    fill: float | int | bool = 0
+    matrix: MatrixShape | None = None
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Memory from registers, where the guard holds: the mirror of `Load`."""
+
+    over: Over
+    dst: MemRef
+    src: RegRef
+    width: int = 1
+    axis: int = -1
+    guard: Guard = ()
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncCopy:
+    """Start copying `width` elements from global to shared memory; zeros where the guard fails.
+
+    The copy completes at an `AsyncWait` that covers its group, for the issuing thread;
+    for the others at the next `Barrier` after that.
+    """
+
+    over: Over
+    dst: MemRef
+    src: MemRef
+    width: int
+    dst_axis: int = -1
+    src_axis: int = -1
+    guard: Guard = ()
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncCommit:
+    """Close the group of the copies started since the last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncWait:
+    """Wait until at most `pending` of this thread's newest groups are incomplete."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """One MMA atom per instance: ``d += a * b`` on fragments. The last axis of each is the atom's.
+
+    `reduces` names the contracted axis; its coordinate is that of the atom's first k.
+    """
+
+    over: Over
+    atom: str
+    d: RegRef
+    a: RegRef
+    b: RegRef
+    reduces: tuple[ReducedAxis, ...] = ()
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Every thread of the block arrives, and sees what the others wrote before."""
+
+    note: str = ""
+
+
+Statement = (
+    Decode | Loop | If | When | Assign | Reduce | Load | Store | AsyncCopy | AsyncCommit
+    | AsyncWait | Mma | Barrier
+)  # fmt: skip
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A whole kernel. Its launch has product(grid) blocks of warps * warp_size threads.
+
+    `contracts` are facts about symbols that the caller checks before each launch.
+    """
+
+    name: str
+    target: str
+    warp_size: int
+    warps: int
+    grid: tuple[Expr, ...]
+    symbols: tuple[Symbol, ...]
+    tensors: tuple[Tensor, ...]
+    scalars: tuple[Scalar, ...]
+    shared: tuple[Shared, ...]
+    registers: tuple[Registers, ...]
+    body: Body
+    contracts: Guard = ()
+
+    @property
+    def threads(self) -> int:
+        return self.warps * self.warp_size
+
+    def tensor(self, name: str) -> Tensor | None:
+        return next((t for t in self.tensors if t.name == name), None)
+
+    def shared_buffer(self, name: str) -> Shared | None:
+        return next((s for s in self.shared if s.name == name), None)
+
+    def fragment(self, name: str) -> Registers:
+        return next(r for r in self.registers if r.name == name)
+
+
+def children(statement: Statement) -> Body:
+    """The body of a structured statement, empty for the others."""
+    match statement:
+        case Loop() | If() | When():
+            return statement.body
+        case _:
+            return ()
+
+
+def walk(body: Body) -> Iterator[Statement]:
+    """Every statement, outer before inner, in program order."""
+    for statement in body:
+        yield statement
+        yield from walk(children(statement))

@@ -1,0 +1,81 @@
+"""The elementwise operations: one row each. Back ends read the rows; they know no operation.
+
+Arithmetic on types narrower than 32 bits is done in f32 (or i32) and rounded once to the
+result, as torch does. `max`, `min` propagate NaN. `floordiv` and `mod` round towards minus
+infinity. Comparisons and logic give bool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An elementwise operation. `{0}`, `{1}`, .. in `c` are its operands, as C expressions.
+
+    `c` serves floats (f32 spelling; f64 where `c64` is given), `c_int` integers and bools;
+    an empty spelling means that the operation does not exist for that kind.
+    """
+
+    name: str
+    arity: int
+    c: str
+    c_int: str = ""
+    c64: str = ""
+    gives_bool: bool = False
+
+
+def _infix(name: str, sign: str, *, gives_bool: bool = False, floats: bool = True) -> Operation:
+    text = f"({{0}} {sign} {{1}})"
+    return Operation(name, 2, text if floats else "", text, text if floats else "", gives_bool)
+
+
+def _function(name: str, call: str = "") -> Operation:
+    call = call or name
+    return Operation(name, 1, f"{call}f({{0}})", "", f"{call}({{0}})")
+
+
+OPERATIONS: dict[str, Operation] = {
+    row.name: row
+    for row in (
+        _infix("add", "+"),
+        _infix("sub", "-"),
+        _infix("mul", "*"),
+        _infix("div", "/"),
+        Operation("floordiv", 2, "floorf({0} / {1})", "tw_floordiv({0}, {1})", "floor({0} / {1})"),
+        Operation("mod", 2, "tw_mod({0}, {1})", "tw_mod({0}, {1})", "tw_mod({0}, {1})"),
+        Operation("pow", 2, "powf({0}, {1})", "", "pow({0}, {1})"),
+        Operation("max", 2, "tw_max({0}, {1})", "tw_max({0}, {1})", "tw_max({0}, {1})"),
+        Operation("min", 2, "tw_min({0}, {1})", "tw_min({0}, {1})", "tw_min({0}, {1})"),
+        _infix("and", "&", floats=False),
+        _infix("or", "|", floats=False),
+        _infix("xor", "^", floats=False),
+        _infix("shl", "<<", floats=False),
+        _infix("shr", ">>", floats=False),
+        _infix("lt", "<", gives_bool=True),
+        _infix("le", "<=", gives_bool=True),
+        _infix("gt", ">", gives_bool=True),
+        _infix("ge", ">=", gives_bool=True),
+        _infix("eq", "==", gives_bool=True),
+        _infix("ne", "!=", gives_bool=True),
+        Operation("select", 3, "({0} ? {1} : {2})", "({0} ? {1} : {2})", "({0} ? {1} : {2})"),
+        Operation("neg", 1, "(-{0})", "(-{0})", "(-{0})"),
+        Operation("not", 1, "", "(!{0})", gives_bool=True),
+        Operation("abs", 1, "fabsf({0})", "({0} < 0 ? -{0} : {0})", "fabs({0})"),
+        Operation("reciprocal", 1, "(1.0f / {0})", "", "(1.0 / {0})"),
+        _function("exp"),
+        _function("exp2"),
+        _function("log"),
+        _function("log2"),
+        _function("sqrt"),
+        _function("rsqrt"),
+        _function("tanh"),
+        _function("sin"),
+        _function("cos"),
+        _function("erf"),
+        _function("floor"),
+        _function("ceil"),
+        _function("round", "rint"),  # half to even
+    )
+}

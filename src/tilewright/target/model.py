@@ -1,0 +1,82 @@
+"""What a target is: frozen data. Instructions are rows of tables, read by every phase alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.base.dtypes import DType
+from tilewright.poly.layout import Layout
+
+
+class Scope(Enum):
+    """How many threads execute an atom together."""
+
+    WARP = "warp"
+    WARPGROUP = "warpgroup"
+
+
+class Source(Enum):
+    """Where an MMA operand is read from."""
+
+    REGISTER = "register"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class MmaAtom:
+    """One matrix instruction: ``d[m, n] += a[m, k] * b[n, k]``.
+
+    `a`, `b` and `d` are layouts over the axes ``m``, ``n``, ``k``, with lanes and registers
+    only (a warpgroup atom also has a warp digit of extent 4). `emit` is the instruction's
+    spelling: a PTX opcode or a compiler builtin.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    a_dtype: DType
+    b_dtype: DType
+    d_dtype: DType
+    a: Layout
+    b: Layout
+    d: Layout
+    emit: str
+    scope: Scope = Scope.WARP
+    a_source: Source = Source.REGISTER
+    b_source: Source = Source.REGISTER
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLoad:
+    """A warp-wide load of 8x8 tiles of 16-bit elements from shared memory (`ldmatrix`).
+
+    Its effect equals plain loads in the fragment layout: lane ``4*r + c`` receives elements
+    ``2*c`` and ``2*c + 1`` of row ``r`` of each tile (of column ``r`` where `transposed`).
+    """
+
+    name: str
+    tiles: int
+    transposed: bool
+    emit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine that kernels are compiled for. Sizes are bytes, per block where not said."""
+
+    name: str
+    printer: str  # which back end prints for it
+    warp_size: int
+    max_threads: int
+    shared_bytes: int
+    registers_per_thread: int  # 32-bit registers
+    multiprocessors: int
+    vector_bytes: int  # the widest load or store of one thread
+    async_copy_bytes: tuple[int, ...]  # widths of asynchronous global-to-shared copies
+    mma_atoms: tuple[MmaAtom, ...]
+    matrix_loads: tuple[MatrixLoad, ...]
+
+    def atom(self, name: str) -> MmaAtom | None:
+        return next((atom for atom in self.mma_atoms if atom.name == name), None)
