@@ -35,9 +35,11 @@ def render(diagnostic: Diagnostic) -> str:
         source = span.source()
         if source:
             width = max(1, min(span.end, len(source)) - span.column)
+            # Tabs stay tabs, so that the caret stands right at any tab width.
+            indent = "".join("\t" if c == "\t" else " " for c in source[: span.column])
             lines.append(f"{pad} |")
             lines.append(f"{number} | {source}")
-            lines.append(f"{pad} | {' ' * span.column}{'^' * width}")
+            lines.append(f"{pad} | {indent}{'^' * width}")
     if diagnostic.expected:
         lines.append(f"  expected: {diagnostic.expected}")
     lines.extend(f"  note: {note}" for note in diagnostic.notes)
@@ -62,6 +64,20 @@ class TilewrightError(Exception):
     ) -> None:
         self.diagnostic = Diagnostic(self.code, message, span, expected, mend, notes)
         super().__init__(render(self.diagnostic))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An exception is pickled by its arguments: those would be the rendered text alone.
+        return _rebuild, (type(self), self.diagnostic)
+
+
+def _rebuild(kind: type[TilewrightError], diagnostic: Diagnostic) -> TilewrightError:
+    return kind(
+        diagnostic.message,
+        span=diagnostic.span,
+        expected=diagnostic.expected,
+        mend=diagnostic.mend,
+        notes=diagnostic.notes,
+    )
 
 
 class UndefinedSymbolError(TilewrightError):

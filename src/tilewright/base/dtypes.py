@@ -7,6 +7,8 @@ from enum import Enum
 
 
 class Kind(Enum):
+    """How the bits of an element are read."""
+
     FLOAT = "float"
     INT = "int"
     BOOL = "bool"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from types import FrameType
 
-_PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of one source line. Lines count from 1, columns from 0; ``end`` is exclusive."""
+    """A piece of one source line.
+
+    Lines count from 1, columns from 0 in characters; ``end`` is exclusive.
+    """
 
     file: str
     line: int
@@ -25,21 +28,32 @@ class Span:
 
 
 def frame_span(frame: FrameType) -> Span:
-    """The span of the call that `frame` is executing."""
+    """The span of the call that `frame` is executing.
+
+    A call over several lines is cut after its first; the whole line is blamed where the
+    interpreter keeps no columns (``-X no_debug_ranges``).
+    """
     code = frame.f_code
-    positions = list(code.co_positions())
-    line, end_line, column, end = positions[frame.f_lasti // 2]
-    if line is None or column is None or end is None:
-        return Span(code.co_filename, frame.f_lineno, 0, 0)
-    if end_line != line:
-        end = len(linecache.getline(code.co_filename, line).rstrip("\n"))
-    return Span(code.co_filename, line, column, end)
+    here = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    line, end_line, first, last = here
+    if line is None:
+        line = frame.f_lineno
+    text = linecache.getline(code.co_filename, line, frame.f_globals).rstrip()
+    column = len(text) - len(text.lstrip()) if first is None else _characters(text, first)
+    end = len(text) if last is None or end_line != line else _characters(text, last)
+    return Span(code.co_filename, line, column, max(end, column))
+
+
+def _characters(text: str, offset: int) -> int:
+    """How many characters the first `offset` bytes of the UTF-8 text hold."""
+    return len(text.encode()[:offset].decode(errors="ignore")) if text else offset
 
 
 def user_span(frame: FrameType | None) -> Span | None:
     """The span of the innermost frame, from `frame` outwards, that is not tilewright's own."""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE_ROOT):
+        # By module, not by file: the methods that dataclasses generate have no file.
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != _PACKAGE:
             return frame_span(frame)
         frame = frame.f_back
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,6 @@ class Mod:
 
 
 Term = str | Div | Mod
-Like = "Expr | int | str"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Expr:
 
     @staticmethod
     def of(value: Expr | int | str) -> Expr:
-        """A constant from an int, a variable from its name."""
+        """A constant from an int (NumPy's too), a variable from its name; else TypeError."""
         if isinstance(value, Expr):
             return value
-        if isinstance(value, int):
-            return Expr((), value)
-        return Expr(((value, 1),))
+        if isinstance(value, str):
+            return Expr(((value, 1),))
+        return Expr((), index(value))
 
     @property
     def is_const(self) -> bool:
@@ -84,18 +84,24 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, den: int) -> Expr:
-        if den == 1:
-            return self
-        if all(c % den == 0 for _, c in self.terms):
-            return Expr(tuple((t, c // den) for t, c in self.terms), self.const // den)
-        return Expr(((Div(self, den), 1),))
+        """floor(self / den); multiples of `den` come out whole. ValueError where den < 1."""
+        rest = self._remainder(den)
+        whole: dict[Term, int] = {t: c // den for t, c in self.terms if c % den == 0}
+        if rest.terms:
+            part = Div(rest, den)
+            whole[part] = whole.get(part, 0) + 1
+        return _canonical(whole, self.const // den)
 
     def __mod__(self, den: int) -> Expr:
-        kept = {t: c for t, c in self.terms if c % den != 0}
-        reduced = _canonical(kept, self.const % den)
-        if not reduced.terms:
-            return Expr((), reduced.const)
-        return Expr(((Mod(reduced, den), 1),))
+        """self - den * (self // den). ValueError where den < 1."""
+        rest = self._remainder(den)
+        return Expr(((Mod(rest, den), 1),)) if rest.terms else rest
+
+    def _remainder(self, den: int) -> Expr:
+        """What is left without the multiples of `den`: equal to self modulo `den`."""
+        if den < 1:
+            raise ValueError(f"a divisor must be positive, got {den}")
+        return Expr(tuple((t, c) for t, c in self.terms if c % den), self.const % den)
 
     def ceildiv(self, den: int) -> Expr:
         """ceil(self / den)."""
@@ -137,7 +143,7 @@ class Expr:
         for term, coefficient in self.terms:
             sign = "-" if coefficient < 0 else "+"
             size = abs(coefficient)
-            text = f"{term}" if isinstance(term, str) or size == 1 else f"({term})"
+            text = term if isinstance(term, str) or coefficient == 1 else f"({term})"
             parts.append(f"{sign} {text}" if size == 1 else f"{sign} {size}*{text}")
         if self.const or not parts:
             parts.append(f"{'-' if self.const < 0 else '+'} {abs(self.const)}")

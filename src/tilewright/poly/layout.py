@@ -94,8 +94,12 @@ class Layout:
         """Why the layout does not hold each element of the tile once (up to replication).
 
         For every axis the digits must chain: strides 1, e0, e0*e1, ... up to the extent.
-        That is exact: such a chain is a mixed-radix number, hence a bijection.
+        That is exact: such a chain is a mixed-radix number, hence a bijection; and where the
+        chain breaks, the element named by the fault is a witness.
         """
+        for d in self.digits:
+            if d.axis is not None and d.axis not in self.axes:
+                return f"axis {d.axis}: the tile has no such axis"
         for axis, extent in self.shape:
             reach = 1
             chain = sorted(
@@ -103,12 +107,17 @@ class Layout:
                 key=lambda d: d.stride,
             )
             for d in chain:
-                if d.stride != reach:
-                    what = "missing" if d.stride > reach else "held twice"
-                    return f"axis {axis}: elements at step {reach} are {what}"
+                if d.stride < 0:
+                    return f"axis {axis}: element {d.stride} is held, which is outside the tile"
+                if d.stride < reach:
+                    return f"axis {axis}: element {d.stride} is held twice"
+                if d.stride > reach:
+                    return f"axis {axis}: element {reach} is missing"
                 reach *= d.extent
-            if reach != extent:
-                return f"axis {axis}: {reach} of {extent} elements are held"
+            if reach < extent:
+                return f"axis {axis}: element {reach} is missing ({reach} of {extent} are held)"
+            if reach > extent:
+                return f"axis {axis}: element {extent} is held, which is outside the tile"
         return None
 
     def __str__(self) -> str:
