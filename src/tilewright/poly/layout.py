@@ -107,7 +107,7 @@ class Layout:
                 key=lambda d: d.stride,
             )
             for d in chain:
-                if d.stride < 0:
+                if not 0 <= d.stride < extent:
                     return f"axis {axis}: element {d.stride} is held, which is outside the tile"
                 if d.stride < reach:
                     return f"axis {axis}: element {d.stride} is held twice"
