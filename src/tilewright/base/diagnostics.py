@@ -176,6 +176,12 @@ class LegalityError(TilewrightError):
     code = "TW401"
 
 
+class KernelTextError(TilewrightError):
+    """Text that is not kernel IR. It names the line, the column and what was expected there."""
+
+    code = "TW402"
+
+
 class CallError(TilewrightError):
     """Arguments of a call that do not fit the kernel (count, device, rank, strides)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 from dataclasses import dataclass
 from itertools import islice
@@ -47,6 +48,11 @@ def frame_span(frame: FrameType) -> Span:
 def _characters(text: str, offset: int) -> int:
     """How many characters the first `offset` bytes of the UTF-8 text hold."""
     return len(text.encode()[:offset].decode(errors="ignore")) if text else offset
+
+
+def here() -> Span | None:
+    """The span of the user's line that is running now: see `user_span`."""
+    return user_span(inspect.currentframe())
 
 
 def user_span(frame: FrameType | None) -> Span | None:

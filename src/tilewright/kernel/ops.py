@@ -124,7 +124,7 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class RegRef:
-    """An element of a fragment. Vector statements and MMA atoms go on from it along the last axis."""
+    """An element of a fragment. Vector statements and MMA atoms go on along its last axis."""
 
     name: str
     index: tuple[Expr, ...]
