@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.base.dtypes import DType, boolean
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -79,3 +81,18 @@ OPERATIONS: dict[str, Operation] = {
         _function("round", "rint"),  # half to even
     )
 }
+
+# How the text form writes operations between their operands.
+INFIX: dict[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+def inferred_dtype(op: str, args: tuple[DType, ...]) -> DType | None:
+    """The type of the operation's result; None for no such operation or too few operands."""
+    row = OPERATIONS.get(op)
+    if row is None or len(args) < row.arity:
+        return None
+    return boolean if row.gives_bool else args[-1]

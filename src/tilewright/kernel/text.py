@@ -1,0 +1,320 @@
+"""Kernel IR as text: `print_kernel` writes it, `parse_kernel` reads it back.
+
+The round trip is exact, except that spans are dropped. A type is written only where it does
+not follow from the declarations and the operands, so the text of a legal kernel carries few
+types and an illegal type shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tilewright.base.dtypes import DType, boolean
+from tilewright.kernel.ops import (
+    Apply,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Cast,
+    Const,
+    Decode,
+    Holds,
+    If,
+    IndexValue,
+    Kernel,
+    LaneRead,
+    LaneXor,
+    Load,
+    Loop,
+    MatrixShape,
+    MemRef,
+    Mma,
+    Over,
+    Read,
+    Reduce,
+    ReducedAxis,
+    RegRef,
+    ScalarValue,
+    Shared,
+    Statement,
+    Store,
+    Tensor,
+    Value,
+    When,
+    children,
+)
+from tilewright.kernel.parse import parse_kernel
+from tilewright.kernel.values import INFIX, inferred_dtype
+from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term
+
+__all__ = [
+    "parse_kernel",
+    "print_kernel",
+    "show_expr",
+    "show_guard",
+    "show_statement",
+    "show_value",
+]
+
+Types = Mapping[str, DType]  # of registers and scalars, by name
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The whole kernel, one statement a line, ending in a newline."""
+    return "\n".join((*_declarations(kernel), *_body(kernel.body, types_of(kernel), 1))) + "\n"
+
+
+def types_of(kernel: Kernel) -> dict[str, DType]:
+    """The declared element types of the kernel's fragments and scalars."""
+    return {declared.name: declared.dtype for declared in (*kernel.scalars, *kernel.registers)}
+
+
+def show_statement(statement: Statement, types: Types) -> str:
+    """One line for a statement, without the statements in its body."""
+    note = getattr(statement, "note", "")
+    return _text(statement, types) + _comment(note)
+
+
+def _body(body: Body, types: Types, depth: int) -> Iterator[str]:
+    for statement in body:
+        yield "  " * depth + show_statement(statement, types)
+        yield from _body(children(statement), types, depth + 1)
+
+
+def _comment(note: str) -> str:
+    return "  // " + note.replace("\\", "\\\\").replace("\n", "\\n") if note else ""
+
+
+# ---------------------------------------------------------------- declarations
+
+
+def _declarations(kernel: Kernel) -> Iterator[str]:
+    yield (
+        f"kernel {kernel.name} target {kernel.target} warps {kernel.warps}x{kernel.warp_size}"
+        f" grid {_list(kernel.grid)}"
+    )
+    for symbol in kernel.symbols:
+        multiple = f" multiple {symbol.multiple}" if symbol.multiple != 1 else ""
+        yield f"  symbol {symbol.name} >= {symbol.low}{multiple}"
+    for constraint in kernel.contracts:
+        yield f"  require {_constraint(constraint)}"
+    for tensor in kernel.tensors:
+        yield f"  {_tensor(tensor)}"
+    for scalar in kernel.scalars:
+        yield f"  scalar {scalar.name}: {scalar.dtype}"
+    for buffer in kernel.shared:
+        yield f"  {_shared(buffer)}"
+    for fragment in kernel.registers:
+        shape = ", ".join(str(extent) for extent in fragment.shape)
+        yield f"  reg {fragment.name}: {fragment.dtype}[{shape}]{_comment(fragment.holds)}"
+
+
+def _tensor(tensor: Tensor) -> str:
+    index = f" index {tensor.index_bits}" if tensor.index_bits != 64 else ""
+    return (
+        f"{tensor.mode.value} {tensor.name}: {tensor.dtype}{_list(tensor.shape)}"
+        f" strides {_list(tensor.strides)} align {tensor.align}{index}"
+    )
+
+
+def _shared(buffer: Shared) -> str:
+    shape = ", ".join(str(extent) for extent in buffer.shape)
+    s = buffer.swizzle
+    swizzle = "" if s is None else f" swizzle({s.bits}, {s.base}, {s.shift})"
+    pitch = f" pitch {buffer.pitch}" if buffer.pitch else ""
+    return f"shared {buffer.name}: {buffer.dtype}[{shape}]{swizzle}{pitch} at {buffer.offset}"
+
+
+# ---------------------------------------------------------------- statements
+
+
+def _text(statement: Statement, types: Types) -> str:
+    match statement:
+        case Decode(source, digits):
+            places = ", ".join(f"{name}: {show_expr(extent)}" for name, extent in digits)
+            return f"decode {show_expr(source)} -> {places}"
+        case Loop():
+            word = "unroll" if statement.unroll else "loop"
+            return f"{word} {statement.var} < {show_expr(statement.extent)}:"
+        case If(guard):
+            return f"if {show_guard(guard)}:"
+        case When(condition):
+            return f"when {show_value(condition, types)}:"
+        case AsyncCommit():
+            return "async commit"
+        case AsyncWait(pending):
+            return f"async wait {pending}"
+        case Barrier():
+            return "barrier"
+        case Assign(over, dst, value):
+            return f"{_over(over)}{_ref(dst)} = {show_value(value, types)}"
+        case Reduce(op, over, along, dst, value):
+            digits = _over(over, along)
+            term = show_value(value, types)
+            return f"{digits}{_ref(dst)} {op}= {term}{_reduces(statement.reduces)}"
+        case Mma(over, atom, d, a, b):
+            product = f"{_ref(d)} += {_ref(a)} * {_ref(b)}"
+            return f"{_over(over)}mma {atom} {product}{_reduces(statement.reduces)}"
+        case Load() | Store() | AsyncCopy():
+            return _over(statement.over) + _transfer(statement)
+
+
+def _transfer(statement: Load | Store | AsyncCopy) -> str:
+    match statement:
+        case Load():
+            word, tail = "load", _axis("axis", statement.axis)
+        case Store():
+            word, tail = "store", _axis("axis", statement.axis)
+        case AsyncCopy():
+            word = "async copy"
+            tail = _axis("dst_axis", statement.dst_axis) + _axis("src_axis", statement.src_axis)
+    width = f" {statement.width}" if statement.width != 1 else ""
+    guard = f" if {show_guard(statement.guard)}" if statement.guard else ""
+    via = fill = ""
+    if isinstance(statement, Load):
+        via = "" if statement.matrix is None else f" via {_matrix(statement.matrix)}"
+        literal = _literal(statement.fill)
+        fill = f" else {literal}" if literal != "0" else ""
+    return f"{word}{width}{via} {_ref(statement.dst)} = {_ref(statement.src)}{tail}{guard}{fill}"
+
+
+def _axis(word: str, axis: int) -> str:
+    return f" {word} {axis}" if axis != -1 else ""
+
+
+def _matrix(matrix: MatrixShape) -> str:
+    tiles = f", tiles {', '.join(matrix.tiles)}" if matrix.tiles else ""
+    return f"{matrix.atom}(row {matrix.row}, column {matrix.column}{tiles})"
+
+
+def _over(over: Over, along: Over = ()) -> str:
+    def digits(word: str, pairs: Over) -> str:
+        return f"{word} " + ", ".join(f"{name} < {extent}" for name, extent in pairs)
+
+    parts = [digits(word, pairs) for word, pairs in (("for", over), ("along", along)) if pairs]
+    return " ".join(parts) + ": " if parts else ""
+
+
+def _reduces(axes: tuple[ReducedAxis, ...]) -> str:
+    if not axes:
+        return ""
+    return " reduces " + ", ".join(
+        f"{r.axis}[{show_expr(r.coordinate)}] of {show_expr(r.extent)}" for r in axes
+    )
+
+
+def _ref(ref: RegRef | MemRef) -> str:
+    return f"{ref.name}{_list(ref.index)}"
+
+
+def _list(expressions: tuple[Expr, ...]) -> str:
+    return f"[{', '.join(show_expr(e) for e in expressions)}]"
+
+
+# ---------------------------------------------------------------- values
+
+
+def show_value(value: Value, types: Types) -> str:
+    """A value as text. `types` gives the declared types, which then go without saying."""
+    match value:
+        case Const(number, dtype):
+            return f"{_literal(number)}:{dtype}"
+        case IndexValue(expr, dtype):
+            return f"index({show_expr(expr)}):{dtype}"
+        case Cast(inner, dtype):
+            return f"{dtype}({show_value(inner, types)})"
+        case Apply():
+            return _apply(value, types)
+        case Holds(guard):
+            text, usual = f"holds({show_guard(guard)})", boolean
+        case ScalarValue(name):
+            text, usual = name, types.get(name)
+        case Read(ref):
+            text, usual = _ref(ref), types.get(ref.name)
+        case LaneXor(ref, mask):
+            text, usual = f"lane_xor({_ref(ref)}, {mask})", types.get(ref.name)
+        case LaneRead(ref, lane):
+            text, usual = f"lane_read({_ref(ref)}, {show_expr(lane)})", types.get(ref.name)
+    return text + _annotation(value.dtype, usual)
+
+
+def _apply(value: Apply, types: Types) -> str:
+    usual = inferred_dtype(value.op, tuple(arg.dtype for arg in value.args))
+    if _is_infix(value):
+        left, right = (_operand(arg, types) for arg in value.args)
+        return f"{left} {INFIX[value.op]} {right}"
+    args = ", ".join(show_value(arg, types) for arg in value.args)
+    return f"{value.op}({args}){_annotation(value.dtype, usual)}"
+
+
+def _is_infix(value: Value) -> bool:
+    return (
+        isinstance(value, Apply)
+        and value.op in INFIX
+        and len(value.args) == 2
+        and value.dtype == inferred_dtype(value.op, tuple(arg.dtype for arg in value.args))
+    )
+
+
+def _operand(value: Value, types: Types) -> str:
+    text = show_value(value, types)
+    return f"({text})" if _is_infix(value) else text
+
+
+def _annotation(dtype: DType, usual: DType | None) -> str:
+    return "" if dtype == usual else f":{dtype}"
+
+
+def _literal(number: float | bool) -> str:
+    if isinstance(number, bool):
+        return "true" if number else "false"
+    return str(number) if isinstance(number, int) else repr(float(number))
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def show_expr(expr: Expr) -> str:
+    """An expression, with parentheses only where they are needed."""
+    parts: list[str] = []
+    for term, coefficient in expr.terms:
+        text = _term(term)
+        if abs(coefficient) != 1:
+            text = f"{abs(coefficient)}*{text if isinstance(term, str) else f'({text})'}"
+        parts += ("-" if coefficient < 0 else "+", text)
+    if expr.const or not parts:
+        parts += ("-" if expr.const < 0 else "+", str(abs(expr.const)))
+    lead = "-" if parts[0] == "-" else ""
+    return lead + " ".join(parts[1:])
+
+
+def _term(term: Term) -> str:
+    if isinstance(term, str):
+        return term
+    inner = show_expr(term.num)
+    simple = term.num.const == 0 and all(isinstance(t, str) for t, _ in term.num.terms)
+    if not (simple and len(term.num.terms) == 1 and term.num.terms[0][1] == 1):
+        inner = f"({inner})"
+    return f"{inner} {'/' if isinstance(term, Div) else '%'} {term.den}"
+
+
+def show_guard(guard: Guard) -> str:
+    """A conjunction; ``true`` where it is empty."""
+    return " and ".join(_constraint(c) for c in guard) if guard else "true"
+
+
+def _constraint(constraint: Constraint) -> str:
+    """``a - b - 1 >= 0`` -> ``b < a``: each side keeps the terms that are positive there."""
+    expr = constraint.expr
+    # "m < 8" rather than "m <= 7", "m < M" rather than "m + 1 <= M", but "0 <= m".
+    upper = expr.const >= 0 and bool(expr.terms) and all(c < 0 for _, c in expr.terms)
+    strict = not constraint.equality and (expr.const < 0 or upper)
+    const = expr.const + 1 if strict else expr.const
+    right = Expr(tuple((t, c) for t, c in expr.terms if c > 0), max(const, 0))
+    left = Expr(tuple((t, -c) for t, c in expr.terms if c < 0), max(-const, 0))
+    if constraint.equality:
+        return f"{show_expr(right)} == {show_expr(left)}"
+    return f"{show_expr(left)} {'<' if strict else '<='} {show_expr(right)}"
