@@ -1,0 +1,327 @@
+"""Sets of integer points, decided by isl: the only module that imports islpy.
+
+A `World` holds the symbols with what is known of them. Every isl call runs under an operation
+limit; one that passes it raises `LimitError`, so nothing hangs. A division never reaches isl as
+such: it is an integer of its own, tied by two inequalities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import islpy as isl
+
+from tilewright.poly.expr import Div, Expr, Guard, Mod
+
+INT_MAX = 2**31 - 1
+_SET = isl.dim_type.set
+_PARAM = isl.dim_type.param
+
+
+class LimitError(Exception):
+    """isl needed more operations than the limit allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """An integer variable: 0 <= name < extent. The extent may use symbols and other dims."""
+
+    name: str
+    extent: Expr
+
+    @staticmethod
+    def of(name: str, extent: Expr | int | str) -> Dim:
+        return Dim(name, Expr.of(extent))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A symbol: low <= value <= high, a multiple of `multiple`."""
+
+    name: str
+    low: int = 1
+    multiple: int = 1
+    high: int = INT_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """sum(coefficient * variable) + const >= 0, or == 0."""
+
+    coefficients: tuple[tuple[str, int], ...]
+    const: int
+    equality: bool = False
+
+
+class System:
+    """Linear rows over dims. Divisions become quotient dims, named ``/0``, ``/1``, .."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.quotients: dict[tuple[Expr, int], str] = {}
+
+    def linear(self, expr: Expr) -> tuple[dict[str, int], int]:
+        sums: dict[str, int] = {}
+        const = expr.const
+        for term, factor in expr.terms:
+            match term:
+                case str():
+                    parts, offset = {term: 1}, 0
+                case Div(num, den):
+                    parts, offset = {self._quotient(num, den): 1}, 0
+                case Mod(num, den):
+                    quotient = self._quotient(num, den)
+                    parts, offset = self.linear(num)
+                    parts[quotient] = parts.get(quotient, 0) - den
+            const += factor * offset
+            for name, coefficient in parts.items():
+                sums[name] = sums.get(name, 0) + factor * coefficient
+        return sums, const
+
+    def _quotient(self, num: Expr, den: int) -> str:
+        name = self.quotients.get((num, den))
+        if name is None:
+            name = f"/{len(self.quotients)}"
+            self.quotients[num, den] = name
+            sums, const = self.linear(num)
+            rest = {**sums, name: sums.get(name, 0) - den}
+            self.rows.append(Row(tuple(rest.items()), const))
+            flipped = tuple((n, -c) for n, c in rest.items())
+            self.rows.append(Row(flipped, den - 1 - const))
+        return name
+
+    def require(self, expr: Expr, equality: bool = False) -> None:
+        sums, const = self.linear(expr)
+        self.rows.append(Row(tuple(sums.items()), const, equality))
+
+    def require_dim(self, dim: Dim) -> None:
+        self.rows.append(Row(((dim.name, 1),), 0))
+        self.require(dim.extent - dim.name - 1)
+
+
+class World:
+    """Symbols, facts about them, and the isl context with its operation limit.
+
+    isl's parameter is the symbol divided by its `multiple`: ``(M + 127) / 128`` with M a
+    multiple of 128 is affine before isl sees it.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter] = (), contracts: Guard = (), limit: int = 400_000
+    ) -> None:
+        self.parameters = tuple(parameters)
+        self.contracts = contracts
+        self.limit = limit
+        self._context = isl.Context()
+        self._context.set_max_operations(limit)
+        self._scale = {p.name: Expr.of(p.name) * p.multiple for p in parameters if p.multiple > 1}
+        self._columns = {p.name: i for i, p in enumerate(self.parameters)}
+        self._values: dict[int, Any] = {}
+        self._facts = self._parameter_rows()
+
+    def fresh(self) -> None:
+        """Start the operation count again; called once per obligation."""
+        self._context.reset_operations()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn an isl error into `LimitError`."""
+        try:
+            yield
+        except isl.Error as error:
+            raise LimitError(f"more than {self.limit} isl operations") from error
+
+    def _scaled(self, expr: Expr) -> Expr:
+        if not self._scale or self._scale.keys().isdisjoint(expr.variables()):
+            return expr
+        return expr.substitute(self._scale)
+
+    def _parameter_rows(self) -> tuple[Row, ...]:
+        rows: list[Row] = []
+        for p in self.parameters:
+            rows.append(Row(((p.name, 1),), -(-(-p.low // p.multiple))))
+            rows.append(Row(((p.name, -1),), p.high // p.multiple))
+        return tuple(rows)
+
+    # ------------------------------------------------------------ building
+
+    def _value(self, number: int) -> Any:
+        found = self._values.get(number)
+        if found is None:
+            found = self._values[number] = isl.Val(str(number), self._context)
+        return found
+
+    def _basic(self, names: Sequence[str], rows: Iterable[Row]) -> Any:
+        """The basic set over `names`, in isl's space of all parameters."""
+        space = isl.Space.set_alloc(self._context, len(self.parameters), len(names))
+        local = isl.LocalSpace.from_space(space)
+        columns = {name: i for i, name in enumerate(names)}
+        basic = isl.BasicSet.universe(space)
+        for row in rows:
+            make = isl.Constraint.alloc_equality if row.equality else (
+                isl.Constraint.alloc_inequality
+            )
+            constraint = make(local)
+            for name, coefficient in row.coefficients:
+                column = columns.get(name)
+                value = self._value(coefficient)
+                if column is not None:
+                    constraint = constraint.set_coefficient_val(_SET, column, value)
+                else:
+                    column = self._columns[name]
+                    constraint = constraint.set_coefficient_val(_PARAM, column, value)
+            if row.const:
+                constraint = constraint.set_constant_val(self._value(row.const))
+            basic = basic.add_constraint(constraint)
+        return basic
+
+    def _system(self, dims: Sequence[Dim], guard: Guard) -> System:
+        system = System()
+        for dim in dims:
+            system.require_dim(Dim(dim.name, self._scaled(dim.extent)))
+        for constraint in (*guard, *self.contracts):
+            system.require(self._scaled(constraint.expr), constraint.equality)
+        return system
+
+    def points(self, dims: Sequence[Dim], guard: Guard = ()) -> IntSet:
+        """The points of the dims where the guard holds."""
+        return self.image(dims, guard, (), keep=tuple(d.name for d in dims))
+
+    def image(
+        self,
+        dims: Sequence[Dim],
+        guard: Guard,
+        index: Sequence[Expr],
+        keep: tuple[str, ...] = (),
+    ) -> IntSet:
+        """{(keep.., index..)}: over all values of the other dims that the guard admits."""
+        with self.guarded():
+            system = self._system(dims, guard)
+            outputs = tuple(f"#{i}" for i in range(len(index)))
+            for output, expr in zip(outputs, index, strict=True):
+                system.require(self._scaled(expr) - output, equality=True)
+            hidden = [d.name for d in dims if d.name not in keep]
+            hidden += system.quotients.values()
+            visible = (*keep, *outputs)
+            basic = self._basic((*visible, *hidden), (*self._facts, *system.rows))
+            if hidden:
+                basic = basic.project_out(_SET, len(visible), len(hidden))
+            return IntSet(self, basic.to_set(), visible)
+
+    def is_empty(self, dims: Sequence[Dim], guard: Guard) -> bool:
+        """Whether no value of symbols and dims satisfies the guard."""
+        with self.guarded():
+            system = self._system(dims, guard)
+            names = (*(d.name for d in dims), *system.quotients.values())
+            return bool(self._basic(names, (*self._facts, *system.rows)).is_empty())
+
+    def box(self, shape: Sequence[Expr]) -> IntSet:
+        """{(#0, #1, ..)} with 0 <= #i < shape[i]."""
+        dims = tuple(Dim(f"#{i}", extent) for i, extent in enumerate(shape))
+        return self.points(dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One integer point: values of the symbols and of the named dims."""
+
+    symbols: tuple[tuple[str, int], ...]
+    values: tuple[tuple[str, int], ...]
+
+    def bindings(self) -> dict[str, int]:
+        return {**dict(self.symbols), **dict(self.values)}
+
+
+@dataclass(frozen=True, slots=True)
+class IntSet:
+    """A set of integer points, for each value of the world's symbols."""
+
+    world: World
+    raw: Any
+    names: tuple[str, ...]
+
+    def _with(self, compute: Callable[[], Any]) -> IntSet:
+        with self.world.guarded():
+            return IntSet(self.world, compute(), self.names)
+
+    def union(self, other: IntSet) -> IntSet:
+        return self._with(lambda: self.raw.union(other.raw))
+
+    def intersect(self, other: IntSet) -> IntSet:
+        return self._with(lambda: self.raw.intersect(other.raw))
+
+    def subtract(self, other: IntSet) -> IntSet:
+        return self._with(lambda: self.raw.subtract(other.raw))
+
+    def is_empty(self) -> bool:
+        with self.world.guarded():
+            return bool(self.raw.is_empty())
+
+    def is_subset(self, other: IntSet) -> bool:
+        with self.world.guarded():
+            return bool(self.raw.is_subset(other.raw))
+
+    def is_disjoint(self, other: IntSet) -> bool:
+        with self.world.guarded():
+            return bool(self.raw.is_disjoint(other.raw))
+
+    def injective_from(self, names: Sequence[str]) -> bool:
+        """Whether the dims `names`, a prefix, are a function of the remaining dims."""
+        with self.world.guarded():
+            count = len(names)
+            rest = len(self.names) - count
+            relation = isl.Map.from_domain(self.raw).move_dims(
+                isl.dim_type.out, 0, isl.dim_type.in_, count, rest
+            )
+            return bool(relation.is_injective())
+
+    def first(self) -> Point | None:
+        """The smallest point in the order of symbols, then names; None where empty."""
+        world = self.world
+        with world.guarded():
+            count = len(world.parameters)
+            flat = self.raw.move_dims(_SET, 0, _PARAM, 0, count)
+            if flat.is_empty():
+                return None
+            point = flat.lexmin().sample_point()
+            numbers = [
+                int(point.get_coordinate_val(_SET, i).to_python())
+                for i in range(count + len(self.names))
+            ]
+        symbols = tuple(
+            (p.name, p.multiple * n) for p, n in zip(world.parameters, numbers, strict=False)
+        )
+        return Point(symbols, tuple(zip(self.names, numbers[count:], strict=True)))
+
+    def at(self, point: Point) -> IntSet:
+        """The set with the symbols fixed to those of `point`."""
+        world = self.world
+        fixed = dict(point.symbols)
+
+        def compute() -> Any:
+            raw = self.raw
+            for i, p in enumerate(world.parameters):
+                raw = raw.fix_val(_PARAM, i, world._value(fixed[p.name] // p.multiple))  # pyright: ignore[reportPrivateUsage]
+            return raw
+
+        return self._with(compute)
+
+    def spread(self) -> tuple[tuple[int, int], ...]:
+        """Least and greatest value of each dim, the symbols being fixed; the set not empty."""
+        with self.world.guarded():
+            return tuple(
+                (
+                    int(self.raw.dim_min_val(i).to_python()),
+                    int(self.raw.dim_max_val(i).to_python()),
+                )
+                for i in range(len(self.names))
+            )
+
+    def count(self) -> int:
+        """How many points, the symbols being fixed. Enumerates: small sets only."""
+        with self.world.guarded():
+            return int(self.raw.count_val().to_python())
+
