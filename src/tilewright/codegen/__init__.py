@@ -1,0 +1,1 @@
+"""Back ends. A target names the printer that serves it."""

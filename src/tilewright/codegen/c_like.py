@@ -1,0 +1,340 @@
+"""The printer that every C-like back end shares: structure, loops, guards, addresses, accesses.
+
+A statement becomes lines of text; nothing is kept between statements but the scope of
+variables. What differs between dialects is asked of a `Dialect`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tilewright.base.diagnostics import AtomError, UnsupportedError
+from tilewright.codegen.access import AccessPrinter, find_matrix_load
+from tilewright.codegen.dialect import Dialect, stored_type
+from tilewright.codegen.index import IndexPrinter, Range, Scope, counting, is_atom
+from tilewright.codegen.names import COUNTERS, Names, assign_names
+from tilewright.codegen.values import ValuePrinter
+from tilewright.kernel.ops import (
+    Apply, Assign, AsyncCommit, AsyncCopy, AsyncWait, Barrier, Body, Decode, If, Kernel, Load,
+    Loop, MatrixShape, Mma, Mode, Over, Read, Reduce, Registers, RegRef, Shared, Statement, Store,
+    Tensor, Value, When, walk,
+)  # fmt: skip
+from tilewright.target.model import MmaAtom, Target
+
+_WORD = re.compile(r"\w+")
+
+
+def print_kernel(kernel: Kernel, target: Target, dialect: Dialect) -> str:
+    """The whole translation unit of `kernel`.
+
+    Parameters come in this order: a pointer for each tensor, an ``int`` for each symbol, then
+    the scalars, each in the order of the kernel. The launch is one-dimensional:
+    product(kernel.grid) blocks of `kernel.threads` threads.
+    """
+    _check_dtypes(kernel, dialect)
+    declared = {**dialect.prelude, **_atom_declarations(kernel, target, dialect)}
+    names = assign_names(kernel, declared)
+    printer = _Printer(kernel, target, dialect, names)
+    function = printer.function()
+    used = _used(function, declared)
+    parts = [_heading(kernel), "\n".join(dialect.opening()), *used, "\n".join(function)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(kernel: Kernel) -> str:
+    blocks = " * ".join(f"({e})" if e.terms else str(e) for e in kernel.grid) or "1"
+    return (
+        f"// {kernel.name} for {kernel.target}: {blocks} blocks of {kernel.threads} threads,\n"
+        f"// {shared_size(kernel)} bytes of shared memory."
+    )
+
+
+def shared_size(kernel: Kernel) -> int:
+    """Bytes of shared memory that a block of `kernel` needs."""
+    return max((s.offset + s.elements * s.dtype.bytes for s in kernel.shared), default=0)
+
+
+def _used(function: Iterable[str], declared: Mapping[str, str]) -> list[str]:
+    """The declarations that the function needs, directly or through others, in table order."""
+    wanted: set[str] = set()
+    texts = list(function)
+    while texts:
+        words = {w for w in _WORD.findall(texts.pop()) if w in declared} - wanted
+        wanted |= words
+        texts.extend(declared[word] for word in words)
+    return [text for name, text in declared.items() if name in wanted]
+
+
+def _check_dtypes(kernel: Kernel, dialect: Dialect) -> None:
+    for item in (*kernel.tensors, *kernel.scalars, *kernel.shared, *kernel.registers):
+        if item.dtype.name not in dialect.dtypes:
+            raise UnsupportedError(
+                f"{kernel.target} has no element type {item.dtype} ({item.name})",
+                expected=f"one of {', '.join(sorted(dialect.dtypes))}",
+                mend="choose another element type or another target",
+            )
+
+
+def _atom_declarations(kernel: Kernel, target: Target, dialect: Dialect) -> dict[str, str]:
+    """Device functions for the instructions that the kernel uses, by name."""
+    result: dict[str, str] = {}
+    for statement in walk(kernel.body):
+        if isinstance(statement, Mma):
+            name, text = dialect.mma_declaration(find_atom(target, statement))
+            result[name] = text
+        elif isinstance(statement, Load) and statement.matrix is not None:
+            row = find_matrix_load(target, statement, statement.matrix)
+            name, text = dialect.matrix_load_declaration(row)
+            result[name] = text
+    return result
+
+
+def find_atom(target: Target, statement: Mma) -> MmaAtom:
+    atom = target.atom(statement.atom)
+    if atom is None:
+        raise AtomError(
+            f"{target.name} has no instruction {statement.atom}",
+            span=statement.span,
+            expected=f"one of {', '.join(a.name for a in target.mma_atoms)}",
+            mend="choose an instruction of the target",
+        )
+    return atom
+
+
+@dataclass(frozen=True, slots=True)
+class _Printer:
+    kernel: Kernel
+    target: Target
+    dialect: Dialect
+    names: Names
+
+    # ------------------------------------------------------------ the function
+
+    def function(self) -> list[str]:
+        kernel = self.kernel
+        parameters = [
+            *(self._pointer(t) for t in kernel.tensors),
+            *(f"const int {self.names.variables[s.name]}" for s in kernel.symbols),
+            *(f"const {stored_type(s.dtype)} {self.names.scalars[s.name]}" for s in kernel.scalars),
+        ]
+        head = self.dialect.signature(self.names.kernel, kernel.threads)
+        lines = [*(self._shared(s) for s in kernel.shared)]
+        if kernel.shared:
+            lines.insert(0, self.dialect.shared(shared_size(kernel)))
+        body = self.body(kernel.body, self._outer_scope())
+        lines += self._counters(body)
+        lines += [self._fragment(r) for r in kernel.registers]
+        return [
+            f"{head}(",
+            *(f"    {p}{',' if p is not parameters[-1] else ''}" for p in parameters),
+            ") {",
+            *_indented([*lines, *body]),
+            "}",
+        ]
+
+    def _pointer(self, tensor: Tensor) -> str:
+        const = "const " if tensor.mode is Mode.IN else ""
+        return f"{const}{stored_type(tensor.dtype)}* __restrict__ {self.names.memory[tensor.name]}"
+
+    def _shared(self, buffer: Shared) -> str:
+        kind = stored_type(buffer.dtype)
+        shape = " x ".join(map(str, buffer.shape))
+        place = f"tw_shared + {buffer.offset}" if buffer.offset else "tw_shared"
+        name = self.names.memory[buffer.name]
+        return f"{kind}* const {name} = reinterpret_cast<{kind}*>({place});  // {shape}"
+
+    def _fragment(self, fragment: Registers) -> str:
+        extents = "".join(f"[{n}]" for n in fragment.shape)
+        comment = f"  // {fragment.holds}" if fragment.holds else ""
+        name = self.names.registers[fragment.name]
+        return f"alignas(16) {stored_type(fragment.dtype)} {name}{extents};{comment}"
+
+    def _counters(self, body: list[str]) -> list[str]:
+        """Definitions of the hardware counters that the body reads."""
+        words = {word for line in body for word in _WORD.findall(line)}
+        name = self.names.variables
+        size = self.kernel.warp_size
+        texts = {
+            "block": self.dialect.counters["block"],
+            "thread": self.dialect.counters["thread"],
+            "warp": f"{name['thread']} / {size}",
+            "lane": f"{name['thread']} % {size}",
+        }
+        wanted = {counter for counter in COUNTERS if name[counter] in words}
+        if wanted & {"warp", "lane"}:
+            wanted.add("thread")
+        return [f"const int {name[c]} = {texts[c]};" for c in COUNTERS if c in wanted]
+
+    def _outer_scope(self) -> Scope:
+        kernel = self.kernel
+        counters = {
+            "block": Range(0, None),
+            "thread": Range(0, kernel.threads - 1),
+            "warp": Range(0, kernel.warps - 1),
+            "lane": Range(0, kernel.warp_size - 1),
+        }
+        return Scope({**counters, **{s.name: Range(s.low, None) for s in kernel.symbols}})
+
+    # ------------------------------------------------------------ statements
+
+    def body(self, body: Body, scope: Scope) -> list[str]:
+        lines: list[str] = []
+        for statement in body:
+            lines += _noted(statement, self.statement(statement, scope))
+            if isinstance(statement, Decode):
+                for name, extent in statement.digits:
+                    scope = scope.with_variable(name, counting(scope.resolve(extent)))
+        return lines
+
+    def statement(self, statement: Statement, scope: Scope) -> list[str]:
+        match statement:
+            case Decode():
+                return self._decode(statement, scope)
+            case Loop():
+                return self._loop(statement, scope)
+            case If(guard, body):
+                test = self._index(scope).guard(guard)
+                inner = self.body(body, scope)
+                return _block(f"if ({test})", inner) if test else _block("", inner)
+            case When(condition, body):
+                test = self._values(scope).computed(condition)
+                return _block(f"if ({_bare(test)})", self.body(body, scope))
+            case Assign(over, dst, value):
+                return self._each(over, scope, lambda s: self._assign(dst, value, s))
+            case Reduce():
+                return self._reduce(statement, scope)
+            case Load(matrix=MatrixShape(tiles=tiles) as shape):
+                over = tuple(d for d in statement.over if d[0] not in tiles)
+                return self._each(over, scope, lambda s: self._access(s).matrix_load(statement, shape))
+            case Load(over=over, src=src, axis=axis, width=width):
+                pieces = self._access(scope).pieces(src, axis, width)
+                return self._each(
+                    over + pieces.over, scope, lambda s: self._access(s).load(statement, pieces)
+                )
+            case Store(over=over, dst=dst, axis=axis, width=width):
+                pieces = self._access(scope).pieces(dst, axis, width)
+                return self._each(
+                    over + pieces.over, scope, lambda s: self._access(s).store(statement, pieces)
+                )
+            case AsyncCopy():
+                return self._async_copy(statement, scope)
+            case AsyncCommit():
+                return self.dialect.async_commit()
+            case AsyncWait(pending):
+                return self.dialect.async_wait(pending)
+            case Mma(over=over):
+                return self._each(over, scope, lambda s: self._mma(statement, s))
+            case Barrier():
+                return [self.dialect.barrier()]
+
+    def _decode(self, decode: Decode, scope: Scope) -> list[str]:
+        """``digit = source / (product of the extents after it) % extent``."""
+        name = self.names.variables
+        printer = self._index(scope)
+        digits = [(name[digit], scope.resolve(extent)) for digit, extent in decode.digits]
+        lines: list[str] = []
+        rest = printer.operand(decode.source)
+        if any(not extent.is_const for _, extent in digits[1:]):
+            return self._decode_stepwise(decode, scope)
+        below = 1
+        for place, (digit, extent) in reversed(list(enumerate(digits))):
+            text = rest if below == 1 else f"{rest} / {below}"
+            if place > 0:
+                text += f" % {extent.const}"
+            lines.append(f"const int {digit} = {_bare(text)};")
+            below *= extent.const
+        return lines[::-1]
+
+    def _decode_stepwise(self, decode: Decode, scope: Scope) -> list[str]:
+        name = self.names.variables
+        printer = self._index(scope)
+        lines: list[str] = []
+        rest = printer.text(decode.source)
+        for place, (digit, extent) in reversed(list(enumerate(decode.digits))):
+            if place == 0:
+                lines.append(f"const int {name[digit]} = {rest};")
+                break
+            count = printer.operand(extent)
+            later = f"tw_rest_{name[digit]}"
+            lines.append(f"const int {later} = {rest};")
+            lines.append(f"const int {name[digit]} = {later} % {count};")
+            rest = f"{later} / {count}"
+        return lines
+
+    def _loop(self, loop: Loop, scope: Scope) -> list[str]:
+        var = self.names.variables[loop.var]
+        extent = self._index(scope).text(loop.extent)
+        within = scope.with_variable(loop.var, counting(loop.extent), unrolled=loop.unroll)
+        inner = self.body(loop.body, within)
+        pragma = ["#pragma unroll"] if loop.unroll else []
+        return [*pragma, *_block(f"for (int {var} = 0; {var} < {extent}; ++{var})", inner)]
+
+    def _each(
+        self, over: Over, scope: Scope, inner: Callable[[Scope], list[str]]
+    ) -> list[str]:
+        """The unrolled loops over digits around the lines of one instance."""
+        lines = inner(scope.with_over(over))
+        for name, extent in reversed(over):
+            if extent > 1:
+                var = self.names.variables[name]
+                head = f"for (int {var} = 0; {var} < {extent}; ++{var})"
+                lines = ["#pragma unroll", *_block(head, lines)]
+        return lines
+
+    def _assign(self, dst: RegRef, value: Value, scope: Scope) -> list[str]:
+        return [f"{self._access(scope).register(dst)} = {self._values(scope).stored(value)};"]
+
+    def _reduce(self, reduce: Reduce, scope: Scope) -> list[str]:
+        dtype = self.kernel.fragment(reduce.dst.name).dtype
+        step = Apply(reduce.op, (Read(reduce.dst, dtype), reduce.value), dtype)
+        over = reduce.over + reduce.along
+        return self._each(over, scope, lambda s: self._assign(reduce.dst, step, s))
+
+    def _async_copy(self, copy: AsyncCopy, scope: Scope) -> list[str]:
+        access = self._access(scope)
+        pieces = access.pieces(copy.dst, copy.dst_axis, copy.width, (copy.src, copy.src_axis))
+        over = copy.over + pieces.over
+        return self._each(over, scope, lambda s: self._access(s).async_copy(copy, pieces))
+
+    def _mma(self, mma: Mma, scope: Scope) -> list[str]:
+        name, _ = self.dialect.mma_declaration(find_atom(self.target, mma))
+        access = self._access(scope)
+        operands = ", ".join(f"&{access.register(ref)}" for ref in (mma.d, mma.a, mma.b))
+        return [f"{name}({operands});"]
+
+    # ------------------------------------------------------------ printers of a scope
+
+    def _index(self, scope: Scope) -> IndexPrinter:
+        variables = self.names.variables
+        return IndexPrinter(scope, lambda name: variables.get(name, name))
+
+    def _access(self, scope: Scope) -> AccessPrinter:
+        index = self._index(scope)
+        return AccessPrinter(self.kernel, self.target, self.dialect, self.names, index)
+
+    def _values(self, scope: Scope) -> ValuePrinter:
+        access = self._access(scope)
+        return ValuePrinter(self.dialect, self.names, access.index, access.register)
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" if line else line for line in lines]
+
+
+def _block(head: str, lines: list[str]) -> list[str]:
+    return [f"{head} {{".lstrip(), *_indented(lines), "}"]
+
+
+def _noted(statement: Statement, lines: list[str]) -> list[str]:
+    note = getattr(statement, "note", "")
+    return [f"// {' '.join(note.split())}", *lines] if note and lines else lines
+
+
+def _bare(text: str) -> str:
+    """Without one pair of parentheses that encloses all of `text`."""
+    return text[1:-1] if text.startswith("(") and is_atom(text) else text

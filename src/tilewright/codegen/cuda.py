@@ -1,0 +1,153 @@
+"""CUDA C++ with inline PTX, self-contained: NVRTC compiles it with no header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.base.diagnostics import UnsupportedError
+from tilewright.base.dtypes import DType
+from tilewright.codegen.c_like import print_kernel
+from tilewright.codegen.cuda_prelude import DTYPES, PRELUDE
+from tilewright.codegen.dialect import STORED, Copy, stored_type
+from tilewright.codegen.prelude import FUNCTION, function
+from tilewright.kernel.ops import Kernel
+from tilewright.poly.layout import Place
+from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
+
+
+def print_cuda(kernel: Kernel, target: Target) -> str:
+    """`kernel` as a CUDA C++ translation unit; the launch is described by `print_kernel`."""
+    return print_kernel(kernel, target, _Cuda())
+
+
+_WHOLE_WARP = "0xffffffffu"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuda:
+    @property
+    def prelude(self) -> Mapping[str, str]:
+        return PRELUDE
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        return DTYPES
+
+    @property
+    def counters(self) -> Mapping[str, str]:
+        return {"block": "blockIdx.x", "thread": "threadIdx.x"}
+
+    @property
+    def vectors(self) -> Mapping[int, str]:
+        return {1: "char", 2: "short", 4: "int", 8: "int2", 16: "int4"}
+
+    def opening(self) -> list[str]:
+        return []
+
+    def signature(self, name: str, threads: int) -> str:
+        return f'extern "C" __global__ void __launch_bounds__({threads}) {name}'
+
+    def shared(self, size: int) -> str:
+        return "extern __shared__ __align__(1024) unsigned char tw_shared[];"
+
+    def barrier(self) -> str:
+        return "__syncthreads();"
+
+    def async_copy(self, copy: Copy) -> list[str]:
+        if copy.bytes < 4:
+            kind = self.vectors[copy.bytes]
+            source = f"*(const {kind}*){copy.src}"
+            value = f"{copy.guard} ? {source} : {kind}{{}}" if copy.guard else source
+            return [f"*({kind}*){copy.dst} = {value};"]
+        guard = f", {copy.guard}" if copy.guard else ""
+        return [f"tw_copy_async_{copy.bytes}({copy.dst}, {copy.src}{guard});"]
+
+    def async_commit(self) -> list[str]:
+        return ['asm volatile("cp.async.commit_group;" ::: "memory");']
+
+    def async_wait(self, pending: int) -> list[str]:
+        return [f'asm volatile("cp.async.wait_group {pending};" ::: "memory");']
+
+    def lane_xor(self, value: str, dtype: DType, mask: int) -> str:
+        return _shuffle("__shfl_xor_sync", value, dtype, str(mask))
+
+    def lane_read(self, value: str, dtype: DType, lane: str) -> str:
+        return _shuffle("__shfl_sync", value, dtype, lane)
+
+    def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
+        if atom.scope is not Scope.WARP:
+            raise UnsupportedError(
+                f"the CUDA back end does not print {atom.name}, which a {atom.scope.value} executes",
+                expected="an atom that one warp executes",
+                mend="choose a warp atom",
+            )
+        d = _operand("d", atom.d_dtype, atom.d.count(Place.REGISTER))
+        a = _operand("a", atom.a_dtype, atom.a.count(Place.REGISTER))
+        b = _operand("b", atom.b_dtype, atom.b.count(Place.REGISTER))
+        numbers = iter(f"%{i}" for i in range(len(d.words) + len(a.words) + len(b.words)))
+        lists = ["{" + ", ".join(next(numbers) for _ in o.words) + "}" for o in (d, a, b)]
+        name = "tw_" + re.sub(r"\W", "_", atom.name)
+        outputs = ", ".join(f'"+{d.constraint}"({w})' for w in d.words)
+        inputs = ", ".join(f'"{o.constraint}"({w})' for o in (a, b) for w in o.words)
+        parameters = ", ".join(
+            f"{const}{stored_type(o.dtype)}* {o.name}"
+            for const, o in (("", d), ("const ", a), ("const ", b))
+        )
+        return name, "\n".join(
+            (
+                f"{FUNCTION} void {name}({parameters}) {{",
+                f'  asm("{atom.emit} {lists[0]}, {lists[1]}, {lists[2]}, {lists[0]};"',
+                f"      : {outputs}",
+                f"      : {inputs});",
+                "}",
+            )
+        )
+
+    def matrix_load_declaration(self, load: MatrixLoad) -> tuple[str, str]:
+        count = load.tiles
+        parameters = ", ".join(f"unsigned& r{i}" for i in range(count))
+        results = ", ".join(f"%{i}" for i in range(count))
+        outputs = ", ".join(f'"=r"(r{i})' for i in range(count))
+        return function(
+            "tw_" + re.sub(r"\W", "_", load.name),
+            "void",
+            f"{parameters}, const void* row",
+            f'asm volatile("{load.emit} {{{results}}}, [%{count}];"\n'
+            f'             : {outputs} : "r"(tw_shared_address(row)) : "memory");',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand of an instruction: the C texts of its machine words and their constraint."""
+
+    name: str
+    dtype: DType
+    words: tuple[str, ...]
+    constraint: str
+
+
+def _operand(name: str, dtype: DType, elements: int) -> _Operand:
+    """Elements of 32 or 64 bits are words of their own; narrower ones are packed by four bytes.
+
+    A float operand that is not an accumulator (tf32) is passed as its bits.
+    """
+    constraint = {"f64": "d", "f32": "f", "i64": "l"}.get(dtype.name, "r")
+    if dtype.name == "f32" and name != "d":
+        words = (f"((const unsigned*){name})[{i}]" for i in range(elements))
+        return _Operand(name, dtype, tuple(words), "r")
+    if dtype.bits >= 32:
+        return _Operand(name, dtype, tuple(f"{name}[{i}]" for i in range(elements)), constraint)
+    pointer = f"((unsigned*){name})" if name == "d" else f"((const unsigned*){name})"
+    count = elements * dtype.bits // 32
+    return _Operand(name, dtype, tuple(f"{pointer}[{i}]" for i in range(count)), constraint)
+
+
+def _shuffle(name: str, value: str, dtype: DType, lane: str) -> str:
+    """Types without a shuffle of their own travel as an int."""
+    if dtype.bits >= 32:
+        return f"{name}({_WHOLE_WARP}, {value}, {lane})"
+    kind = STORED.get(dtype.name, stored_type(dtype))
+    return f"({kind}){name}({_WHOLE_WARP}, (int){value}, {lane})"

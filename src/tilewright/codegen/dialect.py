@@ -1,0 +1,94 @@
+"""What the C-like printer asks of a dialect of C++."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.base.dtypes import DType
+from tilewright.target.model import MatrixLoad, MmaAtom
+
+# Texts of types that both dialects spell alike. Narrow floats are stored as their bits.
+STORED = {
+    "f64": "double",
+    "f32": "float",
+    "i64": "long long",
+    "i32": "int",
+    "i16": "short",
+    "i8": "signed char",
+    "bool": "bool",
+}
+
+
+def stored_type(dtype: DType) -> str:
+    """The C type of an element in memory and in fragments."""
+    return STORED.get(dtype.name, f"tw_{dtype.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One asynchronous copy of `bytes`; `guard` is C text, empty where it always holds."""
+
+    bytes: int
+    dst: str
+    src: str
+    guard: str
+
+
+class Dialect(Protocol):
+    """A dialect's texts. Pointers are C expressions; statements come back as lines.
+
+    `prelude` maps the name of a declaration to its text, in an order in which each may use
+    those before it; the printer emits those whose names occur.
+    """
+
+    @property
+    def prelude(self) -> Mapping[str, str]: ...
+
+    @property
+    def counters(self) -> Mapping[str, str]: ...
+
+    @property
+    def vectors(self) -> Mapping[int, str]:
+        """Bytes -> the C type of one memory access of that width."""
+        ...
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The element types that exist on the target."""
+        ...
+
+    def opening(self) -> list[str]:
+        """Lines before the prelude."""
+        ...
+
+    def signature(self, name: str, threads: int) -> str:
+        """The function's head, up to its parameter list."""
+        ...
+
+    def shared(self, size: int) -> str:
+        """The declaration of `tw_shared`, of `size` bytes."""
+        ...
+
+    def barrier(self) -> str: ...
+
+    def async_copy(self, copy: Copy) -> list[str]: ...
+
+    def async_commit(self) -> list[str]: ...
+
+    def async_wait(self, pending: int) -> list[str]: ...
+
+    def lane_xor(self, value: str, dtype: DType, mask: int) -> str:
+        """The stored value in another lane, as a stored value."""
+        ...
+
+    def lane_read(self, value: str, dtype: DType, lane: str) -> str: ...
+
+    def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
+        """Name and text of ``void name(d*, const a*, const b*)`` over stored elements."""
+        ...
+
+    def matrix_load_declaration(self, load: MatrixLoad) -> tuple[str, str]:
+        """Name and text of ``void name(unsigned& r0, .., const void* shared)``."""
+        ...

@@ -1,0 +1,81 @@
+"""Declarations that both dialects share: integer arithmetic, comparisons, swizzles."""
+
+from __future__ import annotations
+
+FUNCTION = "static __device__ __forceinline__"
+
+
+def function(name: str, result: str, parameters: str, body: str) -> tuple[str, str]:
+    """A table entry for an inline device function."""
+    lines = [line.rstrip() for line in body.strip().splitlines()]
+    head = f"{FUNCTION} {result} {name}({parameters})"
+    if len(lines) == 1 and len(head) + len(lines[0]) < 92:
+        return name, f"{head} {{ {lines[0].strip()} }}"
+    return name, "\n".join([f"{head} {{", *(f"  {line}" for line in lines), "}"])
+
+
+def bits_typedefs(sizes: dict[str, str]) -> dict[str, str]:
+    """Typedefs of narrow floats, stored as their bits."""
+    return {f"tw_{name}": f"typedef {kind} tw_{name};" for name, kind in sizes.items()}
+
+
+_FLOORDIV = """
+T quotient = a / b;
+return quotient - (a % b != 0 && (a < 0) != (b < 0));
+"""
+
+_MOD_INT = """
+T rest = a % b;
+return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+"""
+
+_MOD_FLOAT = """
+float rest = fmodf(a, b);
+return rest != 0.0f && (rest < 0.0f) != (b < 0.0f) ? rest + b : rest;
+"""
+
+_MOD_DOUBLE = """
+double rest = fmod(a, b);
+return rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest;
+"""
+
+_SWIZZLE = """
+return a ^ (((a >> (base + shift)) & ((1 << bits) - 1)) << base);
+"""
+
+_TEMPLATE = "template <class T>\n"
+
+
+def _template(entry: tuple[str, str]) -> tuple[str, str]:
+    return entry[0], _TEMPLATE + entry[1]
+
+
+def _overloads(*entries: tuple[str, str]) -> tuple[str, str]:
+    return entries[0][0], "\n".join(text for _, text in entries)
+
+
+COMMON: dict[str, str] = dict(
+    (
+        _template(function("tw_floordiv", "T", "T a, T b", _FLOORDIV)),
+        _overloads(
+            _template(function("tw_mod", "T", "T a, T b", _MOD_INT)),
+            function("tw_mod", "float", "float a, float b", _MOD_FLOAT),
+            function("tw_mod", "double", "double a, double b", _MOD_DOUBLE),
+        ),
+        (
+            "tw_swizzle",
+            "template <int bits, int base, int shift>\n"
+            + function("tw_swizzle", "int", "int a", _SWIZZLE)[1],
+        ),
+    )
+)
+
+
+def extremum(name: str, sign: str, f32: str) -> tuple[str, str]:
+    """`tw_max` or `tw_min`: NaN where an operand is NaN. `f32` is the body for floats."""
+    double = f"return a != a ? a : b != b ? b : a {sign} b ? a : b;"
+    return _overloads(
+        _template(function(name, "T", "T a, T b", f"return a {sign} b ? a : b;")),
+        function(name, "float", "float a, float b", f32),
+        function(name, "double", "double a, double b", double),
+    )
