@@ -1,0 +1,80 @@
+"""docs/errors.md lists every error, and its examples fail as it says."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tilewright
+from tilewright.base.diagnostics import KernelTextError, TilewrightError
+from tilewright.kernel.text import parse_kernel, print_kernel
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One error of the page: its heading, and its fenced blocks by language."""
+
+    code: str
+    name: str
+    text: str
+
+    def block(self, language: str) -> str | None:
+        found = re.search(rf"^```{language}\n(.*?)^```$", self.text, re.DOTALL | re.MULTILINE)
+        return found[1] if found else None
+
+
+def sections() -> list[Section]:
+    parts = re.split(r"^#{2,3} ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = (re.match(r"(TW\d{3}) (\w+)\n", part) for part in parts)
+    return [Section(h[1], h[2], h.string[h.end() :]) for h in headings if h]
+
+
+def errors() -> dict[str, str]:
+    """The name of every error class of the package, by its code."""
+    for module in pkgutil.walk_packages(tilewright.__path__, "tilewright."):
+        if not module.name.startswith("tilewright.torch"):  # needs an extra
+            importlib.import_module(module.name)
+    found: dict[str, str] = {}
+    todo = TilewrightError.__subclasses__()
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        if kind.__module__.partition(".")[0] == "tilewright":
+            assert kind.code not in found, f"{kind.__name__} and {found[kind.code]} share a code"
+            found[kind.code] = kind.__name__
+    return found
+
+
+def test_the_page_lists_every_error_once_in_order() -> None:
+    known = errors()
+    listed = [(s.code, s.name) for s in sections()]
+    assert listed == sorted(known.items())
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda s: s.code)
+def test_a_section_has_an_example_and_a_mend(section: Section) -> None:
+    shown = section.block("text")
+    assert shown is not None
+    assert shown.startswith(f"error[{section.code}]")
+    assert "**Mend.** " in section.text
+
+
+KERNELS = [s for s in sections() if s.block("kernel")]
+
+
+@pytest.mark.parametrize("section", KERNELS, ids=lambda s: s.code)
+def test_kernel_examples_are_kernel_ir(section: Section) -> None:
+    text = section.block("kernel") or ""
+    if section.code == KernelTextError.code:
+        with pytest.raises(KernelTextError) as caught:
+            parse_kernel(text)
+        assert str(caught.value).startswith((section.block("text") or "").rstrip("\n"))
+    else:
+        assert print_kernel(parse_kernel(text)) == text
