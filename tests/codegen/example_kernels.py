@@ -166,9 +166,7 @@ def matmul(
     a_bytes = stages * block_m * block_k * 2
 
     def tensor(name: str, rows: str, columns: str, mode: Mode) -> Tensor:
-        return Tensor(
-            name, dtype, (V(rows), V(columns)), (V(columns), V(1)), mode, 16, index_bits
-        )
+        return Tensor(name, dtype, (V(rows), V(columns)), (V(columns), V(1)), mode, 16, index_bits)
 
     return Kernel(
         name="matmul",
@@ -195,5 +193,3 @@ def matmul(
         ),
         body=body,
     )
-
-

@@ -7,13 +7,22 @@ from itertools import product
 
 from tilewright.base.diagnostics import AtomError, LegalityError
 from tilewright.base.dtypes import DType, Kind
-from tilewright.codegen.dialect import Copy, Dialect
+from tilewright.codegen.dialect import Copy, Dialect, assignment, call
 from tilewright.codegen.encode import bits_of
 from tilewright.codegen.index import IndexPrinter, swizzled
 from tilewright.codegen.names import Names
 from tilewright.codegen.values import stored_constant
 from tilewright.kernel.ops import (
-    AsyncCopy, Kernel, Load, MatrixShape, MemRef, Over, RegRef, Shared, Store, Tensor,
+    AsyncCopy,
+    Kernel,
+    Load,
+    MatrixShape,
+    MemRef,
+    Over,
+    RegRef,
+    Shared,
+    Store,
+    Tensor,
 )  # fmt: skip
 from tilewright.poly.expr import Div, Expr, Mod
 from tilewright.target.model import MatrixLoad, Target
@@ -88,8 +97,8 @@ class AccessPrinter:
                 return self.index.text(linear)
         wide = "(long long)" if tensor.index_bits == 64 else ""
         parts: list[str] = []
-        for coordinate, stride in zip(index, tensor.strides, strict=True):
-            coordinate = self.index.scope.resolve(coordinate)
+        resolved = (self.index.scope.resolve(coordinate) for coordinate in index)
+        for coordinate, stride in zip(resolved, tensor.strides, strict=True):
             if coordinate == Expr(()) or stride == Expr(()):
                 continue
             if stride == Expr((), 1):
@@ -140,7 +149,7 @@ class AccessPrinter:
             src, dst = f"*(const {kind}*)&{src}", f"*({kind}*)&{dst}"
             fill = vector_constant(load.fill, dtype, kind, pieces.bytes)
         guard = self.index.guard(load.guard)
-        return [f"{dst} = {guard} ? {src} : {fill};" if guard else f"{dst} = {src};"]
+        return assignment(dst, f"{guard} ? {src} : {fill}" if guard else src)
 
     def store(self, store: Store, pieces: Pieces) -> list[str]:
         dst = self.memory(_moved(store.dst, store.axis, pieces))
@@ -148,8 +157,7 @@ class AccessPrinter:
         if pieces.elements > 1:
             kind = self.dialect.vectors[pieces.bytes]
             src, dst = f"*(const {kind}*)&{src}", f"*({kind}*)&{dst}"
-        guard = self.index.guard(store.guard)
-        return [f"if ({guard}) {dst} = {src};" if guard else f"{dst} = {src};"]
+        return assignment(dst, src, self.index.guard(store.guard))
 
     def async_copy(self, copy: AsyncCopy, pieces: Pieces) -> list[str]:
         dst = self.memory(_moved(copy.dst, copy.dst_axis, pieces))
@@ -181,11 +189,11 @@ class AccessPrinter:
             place = tuple(i.substitute(chosen) for i in load.dst.index)
             words.append(f"*(unsigned*)&{self.register(RegRef(load.dst.name, place))}")
         name, _ = self.dialect.matrix_load_declaration(atom)
-        return [f"{name}({', '.join(words)}, &{address});"]
+        return call(name, *words, f"&{address}")
 
 
 def find_matrix_load(target: Target, load: Load, shape: MatrixShape) -> MatrixLoad:
-    """The instruction that a load names; AtomError where the target or the load has no use of it."""
+    """The instruction that a load names; an error where the target or the load does not fit it."""
     row = next((r for r in target.matrix_loads if r.name == shape.atom), None)
     if row is None:
         raise AtomError(

@@ -12,14 +12,38 @@ from dataclasses import dataclass
 
 from tilewright.base.diagnostics import AtomError, UnsupportedError
 from tilewright.codegen.access import AccessPrinter, find_matrix_load
-from tilewright.codegen.dialect import Dialect, stored_type
+from tilewright.codegen.dialect import Dialect, assignment, call, stored_type
 from tilewright.codegen.index import IndexPrinter, Range, Scope, counting, is_atom
 from tilewright.codegen.names import COUNTERS, Names, assign_names
 from tilewright.codegen.values import ValuePrinter
 from tilewright.kernel.ops import (
-    Apply, Assign, AsyncCommit, AsyncCopy, AsyncWait, Barrier, Body, Decode, If, Kernel, Load,
-    Loop, MatrixShape, Mma, Mode, Over, Read, Reduce, Registers, RegRef, Shared, Statement, Store,
-    Tensor, Value, When, walk,
+    Apply,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Decode,
+    If,
+    Kernel,
+    Load,
+    Loop,
+    MatrixShape,
+    Mma,
+    Mode,
+    Over,
+    Read,
+    Reduce,
+    Registers,
+    RegRef,
+    Shared,
+    Statement,
+    Store,
+    Tensor,
+    Value,
+    When,
+    walk,
 )  # fmt: skip
 from tilewright.target.model import MmaAtom, Target
 
@@ -201,13 +225,29 @@ class _Printer:
             case When(condition, body):
                 test = self._values(scope).computed(condition)
                 return _block(f"if ({_bare(test)})", self.body(body, scope))
+            case AsyncCommit():
+                return self.dialect.async_commit()
+            case AsyncWait(pending):
+                return self.dialect.async_wait(pending)
+            case Barrier():
+                return [self.dialect.barrier()]
+            case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
+                return self._instances(statement, scope)
+
+    def _instances(
+        self, statement: Assign | Reduce | Load | Store | AsyncCopy | Mma, scope: Scope
+    ) -> list[str]:
+        """A statement once per value of its unrolled digits."""
+        match statement:
             case Assign(over, dst, value):
                 return self._each(over, scope, lambda s: self._assign(dst, value, s))
             case Reduce():
                 return self._reduce(statement, scope)
             case Load(matrix=MatrixShape(tiles=tiles) as shape):
                 over = tuple(d for d in statement.over if d[0] not in tiles)
-                return self._each(over, scope, lambda s: self._access(s).matrix_load(statement, shape))
+                return self._each(
+                    over, scope, lambda s: self._access(s).matrix_load(statement, shape)
+                )
             case Load(over=over, src=src, axis=axis, width=width):
                 pieces = self._access(scope).pieces(src, axis, width)
                 return self._each(
@@ -220,14 +260,8 @@ class _Printer:
                 )
             case AsyncCopy():
                 return self._async_copy(statement, scope)
-            case AsyncCommit():
-                return self.dialect.async_commit()
-            case AsyncWait(pending):
-                return self.dialect.async_wait(pending)
             case Mma(over=over):
                 return self._each(over, scope, lambda s: self._mma(statement, s))
-            case Barrier():
-                return [self.dialect.barrier()]
 
     def _decode(self, decode: Decode, scope: Scope) -> list[str]:
         """``digit = source / (product of the extents after it) % extent``."""
@@ -271,9 +305,7 @@ class _Printer:
         pragma = ["#pragma unroll"] if loop.unroll else []
         return [*pragma, *_block(f"for (int {var} = 0; {var} < {extent}; ++{var})", inner)]
 
-    def _each(
-        self, over: Over, scope: Scope, inner: Callable[[Scope], list[str]]
-    ) -> list[str]:
+    def _each(self, over: Over, scope: Scope, inner: Callable[[Scope], list[str]]) -> list[str]:
         """The unrolled loops over digits around the lines of one instance."""
         lines = inner(scope.with_over(over))
         for name, extent in reversed(over):
@@ -284,7 +316,7 @@ class _Printer:
         return lines
 
     def _assign(self, dst: RegRef, value: Value, scope: Scope) -> list[str]:
-        return [f"{self._access(scope).register(dst)} = {self._values(scope).stored(value)};"]
+        return assignment(self._access(scope).register(dst), self._values(scope).stored(value))
 
     def _reduce(self, reduce: Reduce, scope: Scope) -> list[str]:
         dtype = self.kernel.fragment(reduce.dst.name).dtype
@@ -301,8 +333,7 @@ class _Printer:
     def _mma(self, mma: Mma, scope: Scope) -> list[str]:
         name, _ = self.dialect.mma_declaration(find_atom(self.target, mma))
         access = self._access(scope)
-        operands = ", ".join(f"&{access.register(ref)}" for ref in (mma.d, mma.a, mma.b))
-        return [f"{name}({operands});"]
+        return call(name, *(f"&{access.register(ref)}" for ref in (mma.d, mma.a, mma.b)))
 
     # ------------------------------------------------------------ printers of a scope
 

@@ -10,7 +10,7 @@ from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType
 from tilewright.codegen.c_like import print_kernel
 from tilewright.codegen.cuda_prelude import DTYPES, PRELUDE
-from tilewright.codegen.dialect import STORED, Copy, stored_type
+from tilewright.codegen.dialect import STORED, Copy, call, plain_copy, stored_type
 from tilewright.codegen.prelude import FUNCTION, function
 from tilewright.kernel.ops import Kernel
 from tilewright.poly.layout import Place
@@ -43,43 +43,45 @@ class _Cuda:
     def vectors(self) -> Mapping[int, str]:
         return {1: "char", 2: "short", 4: "int", 8: "int2", 16: "int4"}
 
+    def lacks(self, _operation: str, _dtype: DType, /) -> bool:
+        return False
+
     def opening(self) -> list[str]:
         return []
 
     def signature(self, name: str, threads: int) -> str:
         return f'extern "C" __global__ void __launch_bounds__({threads}) {name}'
 
-    def shared(self, size: int) -> str:
+    def shared(self, _size: int, /) -> str:
         return "extern __shared__ __align__(1024) unsigned char tw_shared[];"
 
     def barrier(self) -> str:
         return "__syncthreads();"
 
-    def async_copy(self, copy: Copy) -> list[str]:
+    def async_copy(self, copy: Copy, /) -> list[str]:
         if copy.bytes < 4:
-            kind = self.vectors[copy.bytes]
-            source = f"*(const {kind}*){copy.src}"
-            value = f"{copy.guard} ? {source} : {kind}{{}}" if copy.guard else source
-            return [f"*({kind}*){copy.dst} = {value};"]
-        guard = f", {copy.guard}" if copy.guard else ""
-        return [f"tw_copy_async_{copy.bytes}({copy.dst}, {copy.src}{guard});"]
+            return plain_copy(copy, self.vectors[copy.bytes])
+        name = f"tw_copy_async_{copy.bytes}"
+        if copy.guard:
+            return call(f"{name}_if", copy.guard, copy.dst, copy.src)
+        return call(name, copy.dst, copy.src)
 
     def async_commit(self) -> list[str]:
         return ['asm volatile("cp.async.commit_group;" ::: "memory");']
 
-    def async_wait(self, pending: int) -> list[str]:
+    def async_wait(self, pending: int, /) -> list[str]:
         return [f'asm volatile("cp.async.wait_group {pending};" ::: "memory");']
 
-    def lane_xor(self, value: str, dtype: DType, mask: int) -> str:
+    def lane_xor(self, value: str, dtype: DType, mask: int, /) -> str:
         return _shuffle("__shfl_xor_sync", value, dtype, str(mask))
 
-    def lane_read(self, value: str, dtype: DType, lane: str) -> str:
+    def lane_read(self, value: str, dtype: DType, lane: str, /) -> str:
         return _shuffle("__shfl_sync", value, dtype, lane)
 
     def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
         if atom.scope is not Scope.WARP:
             raise UnsupportedError(
-                f"the CUDA back end does not print {atom.name}, which a {atom.scope.value} executes",
+                f"the CUDA back end prints no {atom.scope.value} atoms, and {atom.name} is one",
                 expected="an atom that one warp executes",
                 mend="choose a warp atom",
             )
@@ -111,7 +113,7 @@ class _Cuda:
         results = ", ".join(f"%{i}" for i in range(count))
         outputs = ", ".join(f'"=r"(r{i})' for i in range(count))
         return function(
-            "tw_" + re.sub(r"\W", "_", load.name),
+            "tw_matrix_load_" + re.sub(r"\W", "_", load.name),
             "void",
             f"{parameters}, const void* row",
             f'asm volatile("{load.emit} {{{results}}}, [%{count}];"\n'

@@ -81,26 +81,26 @@ _SHARED_ADDRESS = function(
 )
 
 
-def _async_copy(size: int) -> tuple[str, str]:
-    """A copy of `size` bytes; where `ok` is false it reads nothing and writes zeros."""
+def _async_copies(size: int) -> tuple[tuple[str, str], ...]:
+    """Copies of `size` bytes; where `ok` is false one reads nothing and writes zeros."""
     cache = "cg" if size == 16 else "ca"
-    name = f"tw_copy_async_{size}"
     opcode = f"cp.async.{cache}.shared.global"
-    _, whole = function(
-        name,
-        "void",
-        "void* dst, const void* src",
-        f'asm volatile("{opcode} [%0], [%1], {size};"\n'
-        f'             :: "r"(tw_shared_address(dst)), "l"(src) : "memory");',
+    operands = '"r"(tw_shared_address(dst)), "l"(src)'
+    return (
+        function(
+            f"tw_copy_async_{size}",
+            "void",
+            "void* dst, const void* src",
+            f'asm volatile("{opcode} [%0], [%1], {size};" :: {operands} : "memory");',
+        ),
+        function(
+            f"tw_copy_async_{size}_if",
+            "void",
+            "bool ok, void* dst, const void* src",
+            f'asm volatile("{opcode} [%0], [%1], {size}, %2;"\n'
+            f'             :: {operands}, "r"(ok ? {size} : 0) : "memory");',
+        ),
     )
-    _, guarded = function(
-        name,
-        "void",
-        "void* dst, const void* src, bool ok",
-        f'asm volatile("{opcode} [%0], [%1], {size}, %2;"\n'
-        f'             :: "r"(tw_shared_address(dst)), "l"(src), "r"(ok ? {size} : 0) : "memory");',
-    )
-    return name, f"{whole}\n{guarded}"
 
 
 def _f32_extremum(name: str) -> tuple[str, str]:
@@ -124,7 +124,7 @@ PRELUDE: dict[str, str] = {
             _f32_extremum("tw_min"),
             function("tw_odd_f32", "float", "double x", _ODD),
             _SHARED_ADDRESS,
-            *(_async_copy(size) for size in (4, 8, 16)),
+            *(entry for size in (4, 8, 16) for entry in _async_copies(size)),
         )
     ),
     **{name: text for kind in _NARROW for name, text in _from_f32(kind).items()},

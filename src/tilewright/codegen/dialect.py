@@ -26,6 +26,26 @@ def stored_type(dtype: DType) -> str:
     return STORED.get(dtype.name, f"tw_{dtype.name}")
 
 
+def call(name: str, *arguments: str) -> list[str]:
+    """A call statement, on one line where it is short."""
+    line = f"{name}({', '.join(arguments)});"
+    if len(line) <= 90:
+        return [line]
+    *first, last = arguments
+    return [f"{name}(", *(f"    {a}," for a in first), f"    {last});"]
+
+
+def assignment(target: str, value: str, guard: str = "") -> list[str]:
+    """``if (guard) target = value;``, on as many lines as it needs."""
+    line = f"{target} = {value};"
+    lines = [line] if len(line) <= 90 else [f"{target} =", f"    {value};"]
+    if not guard:
+        return lines
+    if len(lines) == 1 and len(guard) + len(line) <= 84:
+        return [f"if ({guard}) {line}"]
+    return [f"if ({guard}) {{", *(f"  {line}" for line in lines), "}"]
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """One asynchronous copy of `bytes`; `guard` is C text, empty where it always holds."""
@@ -34,6 +54,13 @@ class Copy:
     dst: str
     src: str
     guard: str
+
+
+def plain_copy(copy: Copy, kind: str) -> list[str]:
+    """A copy through a register of C type `kind`: complete at once for the thread."""
+    source = f"*(const {kind}*){copy.src}"
+    value = f"{copy.guard} ? {source} : {kind}{{}}" if copy.guard else source
+    return assignment(f"*({kind}*){copy.dst}", value)
 
 
 class Dialect(Protocol):
@@ -59,6 +86,10 @@ class Dialect(Protocol):
         """The element types that exist on the target."""
         ...
 
+    def lacks(self, operation: str, dtype: DType, /) -> bool:
+        """Whether an elementwise operation does not exist for `dtype` here."""
+        ...
+
     def opening(self) -> list[str]:
         """Lines before the prelude."""
         ...
@@ -67,23 +98,23 @@ class Dialect(Protocol):
         """The function's head, up to its parameter list."""
         ...
 
-    def shared(self, size: int) -> str:
+    def shared(self, size: int, /) -> str:
         """The declaration of `tw_shared`, of `size` bytes."""
         ...
 
     def barrier(self) -> str: ...
 
-    def async_copy(self, copy: Copy) -> list[str]: ...
+    def async_copy(self, copy: Copy, /) -> list[str]: ...
 
     def async_commit(self) -> list[str]: ...
 
-    def async_wait(self, pending: int) -> list[str]: ...
+    def async_wait(self, pending: int, /) -> list[str]: ...
 
-    def lane_xor(self, value: str, dtype: DType, mask: int) -> str:
+    def lane_xor(self, value: str, dtype: DType, mask: int, /) -> str:
         """The stored value in another lane, as a stored value."""
         ...
 
-    def lane_read(self, value: str, dtype: DType, lane: str) -> str: ...
+    def lane_read(self, value: str, dtype: DType, lane: str, /) -> str: ...
 
     def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
         """Name and text of ``void name(d*, const a*, const b*)`` over stored elements."""

@@ -201,7 +201,9 @@ def swizzled(offset: Expr, swizzle: Swizzle, printer: IndexPrinter) -> str:
     line = " ^ ".join(texts) or "0"
     if high.is_const and high.const == 0:
         return line
-    return f"({line}) + {printer.text(high)}" if len(texts) > 1 else f"{line} + {printer.text(high)}"
+    return (
+        f"({line}) + {printer.text(high)}" if len(texts) > 1 else f"{line} + {printer.text(high)}"
+    )
 
 
 def _disjoint_parts(low: Expr, scope: Scope) -> list[Expr]:

@@ -6,8 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.kernel.ops import Assign, AsyncCopy, Decode, Kernel, Load, Loop, Mma
-from tilewright.kernel.ops import Reduce, Statement, Store, walk
+from tilewright.kernel.ops import (
+    Assign,
+    AsyncCopy,
+    Decode,
+    Kernel,
+    Load,
+    Loop,
+    Mma,
+    Reduce,
+    Statement,
+    Store,
+    walk,
+)
 
 COUNTERS = ("block", "thread", "warp", "lane")
 

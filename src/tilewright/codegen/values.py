@@ -17,8 +17,19 @@ from tilewright.codegen.dialect import Dialect, stored_type
 from tilewright.codegen.encode import bits_of, round_to
 from tilewright.codegen.index import IndexPrinter
 from tilewright.codegen.names import Names
-from tilewright.kernel.ops import Apply, Cast, Const, Holds, IndexValue, LaneRead, LaneXor
-from tilewright.kernel.ops import Read, RegRef, ScalarValue, Value
+from tilewright.kernel.ops import (
+    Apply,
+    Cast,
+    Const,
+    Holds,
+    IndexValue,
+    LaneRead,
+    LaneXor,
+    Read,
+    RegRef,
+    ScalarValue,
+    Value,
+)
 from tilewright.kernel.values import OPERATIONS
 
 
@@ -74,9 +85,9 @@ class ValuePrinter:
         row = OPERATIONS[value.op]
         kind = value.args[-1].dtype
         spelling = (row.c64 if kind == f64 else row.c) if kind.is_float else row.c_int
-        if not spelling:
+        if not spelling or self.dialect.lacks(value.op, kind):
             raise UnsupportedError(
-                f"operation {value.op} does not exist for {kind}",
+                f"operation {value.op} does not exist for {kind} here",
                 expected="an element type that the operation is defined for",
                 mend="cast the operands first",
             )
@@ -143,5 +154,3 @@ def _float_literal(value: float, dtype: DType) -> str:
     else:
         text = repr(abs(value)) + ("" if dtype == f64 else "f")
     return f"(-{text})" if math.copysign(1, value) < 0 and not math.isnan(value) else text
-
-
