@@ -1,0 +1,95 @@
+"""The state of one chunk of blocks while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.codegen.sim.fragments import Fragment
+from tilewright.codegen.sim.index import Indexer, Scope, Variable
+from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer
+from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray
+from tilewright.codegen.sim.report import Tally
+from tilewright.codegen.sim.shadow import Stamps
+from tilewright.codegen.sim.site import Crew
+from tilewright.kernel.ops import Kernel
+from tilewright.target.model import Target
+
+_EPOCHS = 1 << 24  # barriers of one block
+
+
+@dataclass(slots=True)
+class Flight:
+    """Asynchronous copies of one statement that have not completed.
+
+    `group` is the number of the thread's group; `left` says which threads still wait
+    (None: all that issued). `early` marks copies whose data has already landed.
+    """
+
+    buffer: SharedBuffer
+    at: IntArray
+    bits: Array
+    extents: tuple[int, ...]
+    issued: BoolArray | None
+    group: IntArray
+    early: BoolArray | None
+
+
+@dataclass(slots=True)
+class Machine:
+    """Everything that statements read and change. Arrays of masks and counters are
+    ``[threads | 1, blocks | 1]``: they stay small as long as all agree.
+    """
+
+    kernel: Kernel
+    target: Target
+    crew: Crew
+    indexer: Indexer
+    tensors: Mapping[str, GlobalTensor]
+    scalars: Mapping[str, Array]
+    shared: Mapping[str, SharedBuffer]
+    fragments: Mapping[str, Fragment]
+    tally: Tally
+    checks: bool
+    random: np.random.Generator | None
+    epoch: IntArray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
+    groups: IntArray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
+    flights: list[Flight] = field(default_factory=list[Flight])
+
+    def counters(self) -> Scope:
+        """The built-in counters."""
+        crew = self.crew
+        threads = np.arange(crew.threads, dtype=np.int64)[:, None]
+        blocks = crew.first_block + np.arange(crew.blocks, dtype=np.int64)[None, :]
+        values = {
+            "block": blocks,
+            "thread": threads,
+            "warp": threads // crew.warp_size,
+            "lane": threads % crew.warp_size,
+        }
+        return {name: Variable(value, name) for name, value in values.items()}
+
+    def shared_stamps(self) -> Stamps:
+        """Stamps for shared memory, which no other block can touch."""
+        return self._stamps(np.zeros((1, 1), np.int64))
+
+    def global_stamps(self) -> Stamps:
+        crew = self.crew
+        blocks = crew.first_block + np.arange(crew.blocks, dtype=np.int64)[None, :]
+        return self._stamps(blocks)
+
+    def _stamps(self, block: IntArray) -> Stamps:
+        width = self.crew.threads + 2
+        first = block * _EPOCHS * width
+        now = first + self.epoch * width
+        own = now + np.arange(self.crew.threads, dtype=np.int64)[:, None]
+        return Stamps(own, now, first, width)
+
+    def active(self, mask: BoolArray | None, shape: tuple[int, ...]) -> int:
+        """How many entries of `shape` the mask selects."""
+        total = int(np.prod(shape))
+        if mask is None:
+            return total
+        return np.count_nonzero(mask) * (total // mask.size)

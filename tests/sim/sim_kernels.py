@@ -1,0 +1,198 @@
+"""Kernels written by hand, for the simulator's tests and benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.base.dtypes import DType, f16, f32
+from tilewright.kernel.ops import (
+    Apply,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Const,
+    Decode,
+    If,
+    Kernel,
+    Load,
+    Loop,
+    MatrixShape,
+    MemRef,
+    Mma,
+    Mode,
+    Read,
+    ReducedAxis,
+    RegRef,
+    Registers,
+    Scalar,
+    Shared,
+    Store,
+    Swizzle,
+    Symbol,
+    Tensor,
+    Value,
+)
+from tilewright.poly.expr import Expr, Guard, less
+
+Index = Expr | int | str
+
+
+def e(value: Index) -> Expr:
+    return Expr.of(value)
+
+
+def digits(*pairs: tuple[str, Index]) -> tuple[tuple[str, Expr], ...]:
+    return tuple((name, e(extent)) for name, extent in pairs)
+
+
+def decode(source: Index, *pairs: tuple[str, Index]) -> Decode:
+    return Decode(e(source), digits(*pairs))
+
+
+def reg(name: str, *index: Index) -> RegRef:
+    return RegRef(name, tuple(e(i) for i in index))
+
+
+def mem(name: str, *index: Index) -> MemRef:
+    return MemRef(name, tuple(e(i) for i in index))
+
+
+def read(dtype: DType, name: str, *index: Index) -> Read:
+    return Read(reg(name, *index), dtype)
+
+
+def tensor(name: str, dtype: DType, mode: Mode, *shape: Index) -> Tensor:
+    """Dense row-major; a symbolic extent may stand only first."""
+    strides = [e(1)]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * int(extent))
+    return Tensor(name, dtype, tuple(e(s) for s in shape), tuple(strides), mode, 16)
+
+
+def kernel(
+    body: Sequence[object],
+    *,
+    grid: Sequence[Index] = (1,),
+    warps: int = 1,
+    warp_size: int = 32,
+    tensors: Sequence[Tensor] = (),
+    shared: Sequence[Shared] = (),
+    registers: Sequence[Registers] = (),
+    symbols: Sequence[Symbol] = (),
+    scalars: Sequence[Scalar] = (),
+) -> Kernel:
+    return Kernel(
+        name="k",
+        target="sm_90a" if warp_size == 32 else "gfx942",
+        warp_size=warp_size,
+        warps=warps,
+        grid=tuple(e(g) for g in grid),
+        symbols=tuple(symbols),
+        tensors=tuple(tensors),
+        scalars=tuple(scalars),
+        shared=tuple(shared),
+        registers=tuple(registers),
+        body=tuple(body),  # type: ignore[arg-type]
+    )
+
+
+def gemm(m: int, n: int, k: int) -> Kernel:
+    """``c[m, n] = sum(a[m, k] * b[n, k])`` in f16: 128x128x32 tiles, four warps, two stages."""
+    blocks_m, blocks_n, steps = m // 128, n // 128, k // 32
+    stage = e("ko") % 2
+
+    def copies(name: str, block: str, step: Expr) -> AsyncCopy:
+        row = e("cr") + 32 * e("i")
+        return AsyncCopy(
+            (("i", 4),),
+            mem(f"{name}s", step % 2, row, 8 * e("cc")),
+            mem(name, 128 * e(block) + row, 32 * step + 8 * e("cc")),
+            8,
+        )
+
+    zero = Assign(
+        (("fm", 4), ("fn", 8), ("r", 4)), reg("acc", "fm", "fn", "r"), Const(0.0, f32)
+    )
+    load_a = Load(
+        (("fm", 4), ("fk", 2), ("kh", 2), ("mh", 2)),
+        reg("af", "fm", "fk", 4 * e("kh") + 2 * e("mh")),
+        mem(
+            "as", stage, 64 * e("wm") + 16 * e("fm") + 8 * e("mh") + "g",
+            16 * e("fk") + 8 * e("kh") + 2 * e("t"),
+        ),
+        width=2,
+        matrix=MatrixShape("x4", "g", "t", ("kh", "mh")),
+    )  # fmt: skip
+    load_b = Load(
+        (("fn", 8), ("fk", 2), ("kh", 2)),
+        reg("bf", "fn", "fk", 2 * e("kh")),
+        mem("bs", stage, 64 * e("wn") + 8 * e("fn") + "g", 16 * e("fk") + 8 * e("kh") + 2 * e("t")),
+        width=2,
+        matrix=MatrixShape("x4", "g", "t", ("fk", "kh")),
+    )
+    mma = Mma(
+        (("fk", 2), ("fm", 4), ("fn", 8)),
+        "mma.sync.m16n8k16.f32.f16",
+        reg("acc", "fm", "fn", 0),
+        reg("af", "fm", "fk", 0),
+        reg("bf", "fn", "fk", 0),
+        reduces=(ReducedAxis("K", e(k), 32 * e("ko") + 16 * e("fk")),),
+    )
+    store = Store(
+        (("fm", 4), ("fn", 8), ("mh", 2)),
+        mem(
+            "c", 128 * e("bm") + 64 * e("wm") + 16 * e("fm") + 8 * e("mh") + "g",
+            128 * e("bn") + 64 * e("wn") + 8 * e("fn") + 2 * e("t"),
+        ),
+        reg("acc", "fm", "fn", 2 * e("mh")),
+        width=2,
+    )  # fmt: skip
+    ahead = e("ko") + 1
+    body: Body = (
+        decode("block", ("bm", blocks_m), ("bn", blocks_n)),
+        decode("thread", ("wm", 2), ("wn", 2), ("g", 8), ("t", 4)),
+        decode("thread", ("cr", 32), ("cc", 4)),
+        zero,
+        copies("a", "bm", e(0)),
+        copies("b", "bn", e(0)),
+        AsyncCommit(),
+        Loop(
+            "ko",
+            e(steps),
+            (
+                If((less(ahead, steps),), (copies("a", "bm", ahead), copies("b", "bn", ahead))),
+                AsyncCommit(),
+                AsyncWait(1),
+                Barrier(),
+                load_a,
+                load_b,
+                mma,
+                Barrier(),
+            ),
+        ),
+        store,
+    )
+    swizzle = Swizzle(2, 3, 3)
+    return kernel(
+        body,
+        grid=(blocks_m * blocks_n,),
+        warps=4,
+        tensors=(
+            tensor("a", f16, Mode.IN, m, k),
+            tensor("b", f16, Mode.IN, n, k),
+            tensor("c", f32, Mode.OUT, m, n),
+        ),
+        shared=(
+            Shared("as", f16, (2, 128, 32), swizzle),
+            Shared("bs", f16, (2, 128, 32), swizzle, offset=2 * 128 * 32 * 2),
+        ),
+        registers=(
+            Registers("af", f16, (4, 2, 8)),
+            Registers("bf", f16, (8, 2, 4)),
+            Registers("acc", f32, (4, 8, 4)),
+        ),
+    )
