@@ -1,0 +1,1 @@
+"""tilewright: GPU tile kernels, distributed over the machine and proved gap-free."""

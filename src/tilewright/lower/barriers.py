@@ -1,0 +1,66 @@
+"""Insert the barriers that exchanges through shared memory need, and no others.
+
+A buffer is dirty from a store until the next barrier, and busy from a load until then. A load
+of a dirty buffer and a store to a dirty or busy one need a barrier before them. Pipelined
+buffers place their own barriers. The race proof checks the outcome independently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.kernel.ops import (
+    AsyncCopy, Barrier, Body, If, Kernel, Load, Loop, Statement, Store, When,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What other threads may still be doing since the last barrier."""
+
+    dirty: frozenset[str] = frozenset()
+    busy: frozenset[str] = frozenset()
+
+    def join(self, other: _State) -> _State:
+        return _State(self.dirty | other.dirty, self.busy | other.busy)
+
+
+def insert_barriers(kernel: Kernel, managed: frozenset[str]) -> Kernel:
+    """store s; load s  ->  store s; barrier; load s. Buffers in `managed` are left alone."""
+    ours = frozenset(s.name for s in kernel.shared) - managed
+    body, _ = _body(kernel.body, _State(), ours)
+    return replace(kernel, body=body)
+
+
+def _body(body: Body, state: _State, ours: frozenset[str]) -> tuple[Body, _State]:
+    done: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Barrier():
+                state = _State()
+            case Loop():
+                # The end of one step meets the beginning of the next.
+                _, after = _body(statement.body, state, ours)
+                inner, after = _body(statement.body, state.join(after), ours)
+                statement = replace(statement, body=inner)
+                state = state.join(after)
+            case If() | When():
+                inner, after = _body(statement.body, state, ours)
+                statement = replace(statement, body=inner)
+                state = state.join(after)
+            case Load() if statement.src.name in ours:
+                name = statement.src.name
+                if name in state.dirty:
+                    done.append(Barrier(f"{name} was written by other threads"))
+                    state = _State()
+                state = _State(state.dirty, state.busy | {name})
+            case Store() | AsyncCopy() if statement.dst.name in ours:
+                name = statement.dst.name
+                if name in state.dirty or name in state.busy:
+                    done.append(Barrier(f"{name} is still in use by other threads"))
+                    state = _State()
+                state = _State(state.dirty | {name}, state.busy)
+            case _:
+                pass
+        done.append(statement)
+    return tuple(done), state

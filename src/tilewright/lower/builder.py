@@ -1,0 +1,314 @@
+"""The state of one lowering: open scopes, names, declared fragments and buffers, decoded digits.
+
+Scopes are the loops open at the moment. Code for a value goes to the innermost scope that the
+value depends on; since a loop statement is appended when it closes, what goes to an outer scope
+meanwhile lands before the loop. That is all there is to hoisting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+
+from tilewright.base.diagnostics import ResourceError
+from tilewright.base.dtypes import DType
+from tilewright.base.spans import Span
+from tilewright.graph.ops import Graph, Iterate, Memory, Op, WriteOp, region, walk
+from tilewright.kernel.ops import (
+    Decode, If, Loop, Over, Registers, RegRef, Shared, Statement, Swizzle, Symbol, Tensor, Value,
+    When,
+)  # fmt: skip
+from tilewright.mapping.layouts import Tiled, registers_per_thread
+from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
+from tilewright.poly.layout import Layout, Place
+from tilewright.schedule.plan import Plan
+from tilewright.target.model import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A value's part in one thread: registers, and the layout that says what they hold."""
+
+    name: str
+    dtype: DType
+    tiled: Tiled
+
+    @property
+    def layout(self) -> Layout:
+        return self.tiled.layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        extents = [d.extent for d in self.layout.at(Place.REGISTER)]
+        outer = extents[: len(extents) - self.tiled.inner]
+        return (*outer, prod(extents[len(outer) :]))
+
+    def ref(self, registers: Sequence[Expr]) -> RegRef:
+        """The register with these digits; the last ones share one axis of the array."""
+        digits = self.layout.at(Place.REGISTER)
+        outer = len(digits) - self.tiled.inner
+        last = Expr.of(0)
+        for digit, value in zip(digits[outer:], registers[outer:], strict=True):
+            last = last * digit.extent + value
+        return RegRef(self.name, (*registers[:outer], last))
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A layout with a variable for each digit."""
+
+    layout: Layout
+    variables: tuple[Expr, ...]
+    over: Over
+
+    def position(self, axis: str) -> Expr:
+        """The coordinate along an axis within the tile."""
+        total = Expr.of(0)
+        for digit, variable in zip(self.layout.digits, self.variables, strict=True):
+            if digit.axis == axis:
+                total = total + variable * digit.stride
+        return total
+
+    def registers(self, axes: Sequence[str] | None = None) -> tuple[Expr, ...]:
+        """The register digits, only those on `axes` where given."""
+        return tuple(
+            v for d, v in zip(self.layout.digits, self.variables, strict=True)
+            if d.place is Place.REGISTER and (axes is None or d.axis in axes)
+        )  # fmt: skip
+
+    def over_on(self, axes: Sequence[str]) -> Over:
+        digits = self.layout.at(Place.REGISTER)
+        return tuple(o for o, d in zip(self.over, digits, strict=True) if d.axis in axes)
+
+    def first_replica(self) -> Guard:
+        """Holds in one of the threads that hold the same elements."""
+        return tuple(
+            equal(v, 0) for d, v in zip(self.layout.digits, self.variables, strict=True)
+            if d.axis is None
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Scope:
+    """An open body: the loop over `axis` with counter `step`, or (no axis) a plain one."""
+
+    axis: str | None
+    step: Expr
+    body: list[Statement] = field(default_factory=list[Statement])
+    memo: dict[tuple[int, Layout | None], Fragment] = field(
+        default_factory=dict[tuple[int, Layout | None], Fragment]
+    )
+
+
+class Builder:
+    """See the module's text. One builder lowers one graph, once."""
+
+    def __init__(
+        self, graph: Graph, plan: Plan, target: Target, tensors: Mapping[str, Tensor],
+        symbols: Mapping[str, Symbol],
+    ) -> None:  # fmt: skip
+        self.tensors = tensors
+        self.symbols = symbols
+        self.graph = graph
+        self.plan = plan
+        self.target = target
+        self.scopes: list[Scope] = [Scope(None, Expr.of(0))]
+        self.registers: list[Registers] = []
+        self.shared: list[Shared] = []
+        self.managed: set[str] = set()  # shared buffers whose barriers the pipeline places
+        self.decodes: list[Decode] = []
+        self.blocks: dict[str, Expr] = {}
+        self.rings: dict[int, tuple[Shared, Expr]] = {}
+        self.enclosing = _enclosing(graph.body, ())
+        self.iterated = {op.axis for op in walk(graph.body) if isinstance(op, Iterate)}
+        self.written = {op.memory for op in walk(graph.body) if isinstance(op, WriteOp)}
+        self.natural: dict[int, Tiled | None] = {}
+        self.dependencies: dict[int, frozenset[str]] = {}
+        self._taken = {m.name for m in graph.memories} | set(graph.axes)
+        self._taken |= {s.name for s in graph.scalars}
+        self._decoded: dict[tuple[Place, tuple[int, ...]], tuple[str, ...]] = {}
+        self._digits: dict[str, str] = {}
+
+    # ------------------------------------------------------------ names and declarations
+
+    def name(self, wish: str) -> str:
+        """A name that nothing else has."""
+        found = wish
+        number = 1
+        while found in self._taken:
+            found = f"{wish}_{number}"
+            number += 1
+        self._taken.add(found)
+        return found
+
+    def fragment(self, wish: str, dtype: DType, tiled: Tiled, span: Span | None) -> Fragment:
+        if registers_per_thread(tiled.layout) * dtype.bytes > 4 * self.target.registers_per_thread:
+            raise ResourceError(
+                f"a value needs {registers_per_thread(tiled.layout)} registers of a thread: "
+                f"its tile is {', '.join(f'{a}={n}' for a, n in tiled.layout.shape)}",
+                span=span,
+                expected=f"at most {self.target.registers_per_thread} on {self.target.name}",
+                mend="use smaller tiles or more warps",
+            )
+        made = Fragment(self.name(wish), dtype, tiled)
+        self.registers.append(Registers(made.name, dtype, made.shape, str(tiled.layout)))
+        return made
+
+    def buffer(
+        self, wish: str, dtype: DType, shape: tuple[int, ...], *, swizzle: Swizzle | None = None,
+        pitch: int = 0, managed: bool = False, span: Span | None = None,
+    ) -> Shared:  # fmt: skip
+        made = Shared(self.name(wish), dtype, shape, swizzle, pitch, 0, span)
+        self.shared.append(made)
+        if managed:
+            self.managed.add(made.name)
+        return made
+
+    # ------------------------------------------------------------ scopes
+
+    def emit(self, statement: Statement) -> None:
+        self.scopes[-1].body.append(statement)
+
+    @contextmanager
+    def at(self, depth: int) -> Iterator[None]:
+        """Put code into the scope at `depth` meanwhile."""
+        kept = self.scopes
+        self.scopes = kept[: depth + 1]
+        try:
+            yield
+        finally:
+            self.scopes = kept
+
+    @contextmanager
+    def loop(self, axis: str, span: Span | None) -> Iterator[Expr]:
+        """Open the serial loop over the steps of an axis."""
+        counter = self.name(f"{axis.lower()}_step")
+        scope = Scope(axis, Expr.of(counter))
+        self.scopes.append(scope)
+        yield scope.step
+        self.scopes.pop()
+        self.emit(Loop(counter, self.plan.axes[axis].steps, tuple(scope.body), span=span))
+
+    @contextmanager
+    def guarded(self, guard: Guard, condition: Value | None, span: Span | None) -> Iterator[None]:
+        """Open a body that runs where a guard or a condition holds."""
+        scope = Scope(None, Expr.of(0))
+        self.scopes.append(scope)
+        yield
+        self.scopes.pop()
+        body = tuple(scope.body)
+        if condition is not None:
+            self.emit(When(condition, body, span))
+            return
+        open_parts = tuple(g for g in guard if not g.expr.is_const)
+        if any(g.expr.is_const and g.expr.const < 0 for g in guard):
+            return
+        if open_parts:
+            self.emit(If(open_parts, body, span))
+        else:
+            self.scopes[-1].body.extend(body)
+
+    def is_open(self, axis: str) -> bool:
+        return any(scope.axis == axis for scope in self.scopes)
+
+    def open_step(self, axis: str) -> Expr:
+        """The counter of the open loop over an axis; zero where none is open."""
+        return next((s.step for s in self.scopes if s.axis == axis), Expr.of(0))
+
+    def is_serial(self, axis: str) -> bool:
+        return self.plan.axes[axis].is_serial or axis in self.iterated
+
+    # ------------------------------------------------------------ digits and coordinates
+
+    def place(self, layout: Layout) -> Placed:
+        """Variables for the digits: decoded ones for warps and lanes, unrolled ones for registers."""
+        threads = {p: iter(self._decode(p, layout)) for p in (Place.WARP, Place.LANE)}
+        counts: dict[str, int] = {}
+        variables: list[Expr] = []
+        over: list[tuple[str, int]] = []
+        for digit in layout.digits:
+            if digit.place is not Place.REGISTER:
+                variables.append(Expr.of(next(threads[digit.place])))
+                continue
+            axis = digit.axis or "r"
+            number = counts[axis] = counts.get(axis, -1) + 1
+            name = self._register_digit(f"{axis.lower()}{number}")
+            variables.append(Expr.of(name))
+            over.append((name, digit.extent))
+        return Placed(layout, tuple(variables), tuple(over))
+
+    def _register_digit(self, wish: str) -> str:
+        if wish not in self._digits:
+            self._digits[wish] = self.name(wish)
+        return self._digits[wish]
+
+    def register_digit(self, wish: str) -> Expr:
+        """A variable for an unrolled digit; statements share it."""
+        return Expr.of(self._register_digit(wish))
+
+    def _decode(self, place: Place, layout: Layout) -> tuple[str, ...]:
+        extents = tuple(d.extent for d in layout.at(place))
+        if not extents:
+            return ()
+        key = (place, extents)
+        if key not in self._decoded:
+            names = tuple(self.name(f"{place.value}{i}_{n}") for i, n in enumerate(extents))
+            digits = tuple((n, Expr.of(e)) for n, e in zip(names, extents, strict=True))
+            self.decodes.append(Decode(Expr.of(place.value), digits))
+            self._decoded[key] = names
+        return self._decoded[key]
+
+    def base(self, axis: str) -> Expr:
+        """The coordinate of the tile's first element along an axis, in the open loops."""
+        plan = self.plan.axes[axis]
+        total = Expr.of(0)
+        if axis in self.blocks and plan.block_tile is not None:
+            total = self.blocks[axis] * plan.block_tile
+        for scope in self.scopes:
+            if scope.axis == axis:
+                total = total + scope.step * plan.tile
+        return total
+
+    def extent_guard(self, axis: str, coordinate: Expr) -> Guard:
+        """Holds where a coordinate is on the axis; empty where it always is."""
+        plan = self.plan.axes[axis]
+        return (less(coordinate, plan.extent),) if plan.guard_extent else ()
+
+    def owner_guard(self, axis: str, coordinate: Expr) -> Guard:
+        """Holds where a coordinate is on the axis and in the block's own part of it."""
+        plan = self.plan.axes[axis]
+        found: list[Constraint] = list(self.extent_guard(axis, coordinate))
+        if plan.guard_block and plan.block_tile is not None:
+            found.append(less(coordinate - self.blocks[axis] * plan.block_tile, plan.block_tile))
+        return tuple(found)
+
+
+def _enclosing(body: tuple[Op, ...], axes: tuple[str, ...]) -> Mapping[int, tuple[str, ...]]:
+    """For each operation, the axes of the loops that the author wrote around it."""
+    found: dict[int, tuple[str, ...]] = {}
+    for op in body:
+        found[op.id] = axes
+        inner = (*axes, op.axis) if isinstance(op, Iterate) else axes
+        found.update(_enclosing(region(op), inner))
+    return found
+
+
+def shared_memory_axes(builder: Builder, memory: Memory) -> tuple[int, ...]:
+    """The extents of an allocated buffer: the block's part of each axis."""
+    extents: list[int] = []
+    for axis in memory.type.axes:
+        plan = builder.plan.axes[axis]
+        whole = plan.tile if not plan.is_serial else plan.block_tile
+        if whole is None and plan.extent.is_const:
+            whole = plan.extent.const
+        if whole is None:
+            raise ResourceError(
+                f"the buffer needs the whole axis {axis}, whose size is not known",
+                span=memory.span,
+                expected="a size that is known when compiling",
+                mend=f"bind {axis}, or give it a WorkgroupConstraint",
+            )
+        extents.append(-(-whole // plan.tile) * plan.tile)
+    return tuple(extents)

@@ -1,0 +1,256 @@
+"""Reductions and contractions: over registers, serial steps, lanes and warps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tilewright.base.dtypes import DType, Kind, f32, f64, i32
+from tilewright.graph import ops
+from tilewright.kernel.ops import (
+    Apply, Assign, Cast, Const, LaneXor, Mma, Read, ReducedAxis, Reduce, RegRef, Value,
+)  # fmt: skip
+from tilewright.lower.builder import Builder, Fragment, Placed
+from tilewright.lower.convert import through_shared
+from tilewright.lower.dependencies import contract_layouts, layout_of
+from tilewright.lower.values import demand, expression, is_zero_outside, masked
+from tilewright.mapping.layouts import Tiled
+from tilewright.poly.expr import Expr
+from tilewright.poly.layout import Layout, LayoutDigit, Place
+from tilewright.target.model import MmaAtom
+
+
+def identity(name: str, dtype: DType) -> float | int:
+    """The value that changes nothing under a reduction."""
+    if name in ("add", "mul"):
+        return int(name == "mul")
+    if dtype.kind is Kind.FLOAT:
+        return float("-inf") if name == "max" else float("inf")
+    top = (1 << (dtype.bits - 1)) - 1
+    return -top - 1 if name == "max" else top
+
+
+def _wide(dtype: DType) -> DType:
+    """The element type in which a reduction of `dtype` is carried out."""
+    if dtype.kind is Kind.FLOAT:
+        return dtype if dtype == f64 else f32
+    return dtype if dtype.bits >= 32 else i32
+
+
+def emit_reduce(b: Builder, op: ops.ReduceOp) -> Fragment:
+    """Sum registers within each thread and step, then lanes by shuffles, then warps."""
+    axis = op.axis
+    tiled = layout_of(b, op.value)
+    rest = tiled.project(op.type.axes)
+    wide = _wide(op.type.dtype)
+    neutral = identity(op.name, wide)
+    made = b.fragment(f"v{op.id}_{op.name}", wide, rest, op.span)
+    placed = b.place(rest.layout)
+    start = Const(neutral, wide)
+    b.emit(Assign(placed.over, made.ref(placed.registers()), start, op.span))
+    with ExitStack() as stack:
+        if b.is_serial(axis) and not b.is_open(axis):
+            stack.enter_context(b.loop(axis, op.span))
+        whole = b.place(tiled.layout)
+        value = masked(b, op.value, whole, tiled, (axis,), neutral, wide)
+        coordinate = b.base(axis) + whole.position(axis)
+        b.emit(
+            Reduce(
+                op.name, whole.over_on(op.type.axes), whole.over_on((axis,)),
+                made.ref(whole.registers(op.type.axes)), value,
+                (ReducedAxis(axis, b.plan.axes[axis].extent, coordinate),), op.span,
+            )
+        )  # fmt: skip
+    _combine_lanes(b, op, made, tiled.layout)
+    made = _combine_warps(b, op, made, tiled.layout)
+    return _finish(b, op, made)
+
+
+def _combine_lanes(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout) -> None:
+    """A butterfly over each lane digit of the reduced axis: all lanes get the result."""
+    placed = b.place(made.layout)
+    ref = made.ref(placed.registers())
+    weight = 1
+    for digit in reversed(layout.at(Place.LANE)):
+        if digit.axis == op.axis:
+            step = weight
+            while step < weight * digit.extent:
+                other = LaneXor(ref, step, made.dtype)
+                value = Apply(op.name, (Read(ref, made.dtype), other), made.dtype)
+                b.emit(Assign(placed.over, ref, value, op.span, note=f"lanes of {op.axis}"))
+                step *= 2
+        weight *= digit.extent
+
+
+def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout) -> Fragment:
+    """Exchange the warps' partial results through shared memory; every warp combines them all."""
+    ours = [d for d in layout.at(Place.WARP) if d.axis == op.axis]
+    if not ours:
+        return made
+    partial = f"{op.axis}_warps"
+    count = 1
+    digits: list[LayoutDigit] = []
+    for d in reversed(layout.digits):
+        if d.place is Place.WARP and d.axis == op.axis:
+            digits.insert(0, LayoutDigit(Place.WARP, d.extent, partial, count))
+            count *= d.extent
+        elif d.axis != op.axis:
+            digits.insert(0, d)
+        elif d.place is Place.LANE:
+            digits.insert(0, replace(d, axis=None, stride=0))
+    shape = (*made.layout.shape, (partial, count))
+    spread = replace(made, tiled=Tiled(Layout(shape, tuple(digits)), made.tiled.inner))
+    gathered = Tiled(
+        Layout(
+            shape,
+            (
+                *(d for d in made.layout.digits if d.place is not Place.REGISTER),
+                LayoutDigit(Place.REGISTER, count, partial, 1),
+                *made.layout.at(Place.REGISTER),
+            ),
+        ),
+        made.tiled.inner,
+    )
+    all_parts = through_shared(b, spread, gathered, op.span, f"warps share {op.axis}")
+    total = b.fragment(f"v{op.id}_total", made.dtype, made.tiled, op.span)
+    whole = b.place(gathered.layout)
+    kept = [a for a in made.layout.axes]
+    target = total.ref(whole.registers(kept))
+    start = Const(identity(op.name, made.dtype), made.dtype)
+    b.emit(Assign(whole.over_on(kept), target, start, op.span))
+    value = Read(all_parts.ref(whole.registers()), made.dtype)
+    b.emit(
+        Reduce(op.name, whole.over_on(kept), whole.over_on((partial,)), target, value, (), op.span,
+               note=f"warps of {op.axis}")
+    )  # fmt: skip
+    return total
+
+
+def _finish(b: Builder, op: ops.ReduceOp, made: Fragment) -> Fragment:
+    """Combine with the initial value and round to the result's element type."""
+    if op.init is None and made.dtype == op.type.dtype:
+        return made
+    placed = b.place(made.layout)
+    value: Value = Read(made.ref(placed.registers()), made.dtype)
+    if op.init is not None:
+        init = expression(b, op.init, placed, made.tiled)
+        if made.dtype != op.type.dtype:
+            init = Cast(init, made.dtype)
+        value = Apply(op.name, (init, value), made.dtype)
+    if made.dtype != op.type.dtype:
+        value = Cast(value, op.type.dtype)
+    done = b.fragment(f"v{op.id}", op.type.dtype, made.tiled, op.span)
+    b.emit(Assign(placed.over, done.ref(placed.registers()), value, op.span))
+    return done
+
+
+def emit_contract(b: Builder, op: ops.Contract, into: Fragment | None) -> Fragment:
+    """``acc + lhs * rhs``; `into` holds the accumulator already and may be overwritten."""
+    row, column, result = contract_layouts(b, op)
+    made = into or _accumulator(b, op, result)
+    contract = b.plan.contracts[op.id]
+    atom = b.target.atom(contract.atom) if contract.atom else None
+    first, second = (op.lhs, op.rhs) if contract.lhs_is_a else (op.rhs, op.lhs)
+    with ExitStack() as stack:
+        for axis in op.contracted:
+            if b.is_serial(axis) and not b.is_open(axis):
+                stack.enter_context(b.loop(axis, op.span))
+        if atom is not None:
+            _emit_atoms(b, op, atom, made, (first, row), (second, column))
+        else:
+            _emit_products(b, op, made, (first, row), (second, column))
+    return made
+
+
+def _accumulator(b: Builder, op: ops.Contract, result: Tiled) -> Fragment:
+    made = b.fragment(f"v{op.id}_acc", op.type.dtype, result, op.span)
+    placed = b.place(result.layout)
+    start = expression(b, op.acc, placed, result)
+    b.emit(Assign(placed.over, made.ref(placed.registers()), start, op.span))
+    return made
+
+
+def _operand(b: Builder, op: ops.Contract, number: int, tiled: Tiled) -> Fragment:
+    """An operand's fragment, zero past the end of the contracted axes."""
+    part = demand(b, number, tiled)
+    if is_zero_outside(b, number) or not any(
+        b.plan.axes[a].guard_extent for a in op.contracted
+    ):
+        return part
+    placed = b.place(tiled.layout)
+    value = masked(b, number, placed, tiled, op.contracted, 0, part.dtype)
+    made = b.fragment(f"{part.name}_masked", part.dtype, tiled, op.span)
+    note = "terms past the end of the axis count nothing"
+    b.emit(Assign(placed.over, made.ref(placed.registers()), value, op.span, note))
+    return made
+
+
+def _emit_atoms(
+    b: Builder, op: ops.Contract, atom: MmaAtom, made: Fragment, first: tuple[int, Tiled],
+    second: tuple[int, Tiled],
+) -> None:  # fmt: skip
+    row, column = _operand(b, op, *first), _operand(b, op, *second)
+    contract = b.plan.contracts[op.id]
+    sizes = {contract.m: atom.m, contract.n: atom.n, contract.k: atom.k}
+    batch = [a for a in op.type.axes if a not in sizes]
+    over: list[tuple[str, int]] = []
+    digits: dict[str, Expr] = {}
+    for axis in (*batch, contract.k, contract.m, contract.n):
+        if axis is None:
+            continue
+        plan = b.plan.axes[axis]
+        repeats = plan.tile // sizes.get(axis, 1)
+        if axis in op.type.axes and axis != contract.k:
+            repeats //= plan.warps
+        digits[axis] = Expr.of(0)
+        if repeats > 1:
+            digits[axis] = b.register_digit(f"{axis.lower()}_atom")
+            over.append((str(digits[axis]), repeats))
+    k = contract.k
+    term = ReducedAxis(k, b.plan.axes[k].extent, b.base(k) + digits[k] * atom.k)
+    refs = (_atom_ref(part, digits) for part in (made, row, column))
+    b.emit(Mma(tuple(over), atom.name, *refs, (term,), op.span))
+
+
+def _atom_ref(part: Fragment, digits: Mapping[str, Expr]) -> RegRef:
+    """The first register of the atom that the digits select."""
+    registers = part.layout.at(Place.REGISTER)
+    outer = len(registers) - part.tiled.inner
+    index = [digits[d.axis or ""] for d in registers[:outer]]
+    return part.ref([*index, *(Expr.of(0) for _ in registers[outer:])])
+
+
+def _emit_products(
+    b: Builder, op: ops.Contract, made: Fragment, first: tuple[int, Tiled],
+    second: tuple[int, Tiled],
+) -> None:  # fmt: skip
+    """Multiply and add, each thread for its own elements of the result."""
+    row, column = _operand(b, op, *first), _operand(b, op, *second)
+    terms = Tiled(_with_terms(made.layout, row.layout, op), made.tiled.inner)
+    whole: Placed = b.place(terms.layout)
+    product: Value = Apply(
+        "mul",
+        (_widened(row, whole, made.dtype), _widened(column, whole, made.dtype)),
+        made.dtype,
+    )
+    reduces = tuple(
+        ReducedAxis(k, b.plan.axes[k].extent, b.base(k) + whole.position(k)) for k in op.contracted
+    )
+    b.emit(
+        Reduce(
+            "add", whole.over_on(op.type.axes), whole.over_on(op.contracted),
+            made.ref(whole.registers(op.type.axes)), product, reduces, op.span,
+        )
+    )  # fmt: skip
+
+
+def _with_terms(result: Layout, operand: Layout, op: ops.Contract) -> Layout:
+    extra = tuple(d for d in operand.at(Place.REGISTER) if d.axis in op.contracted)
+    shape = tuple((a, n) for a, n in operand.shape if a in op.contracted)
+    return Layout((*result.shape, *shape), (*result.digits, *extra))
+
+
+def _widened(part: Fragment, whole: Placed, dtype: DType) -> Value:
+    value = Read(part.ref(whole.registers(part.layout.axes)), part.dtype)
+    return value if part.dtype == dtype else Cast(value, dtype)

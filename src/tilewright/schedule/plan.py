@@ -1,0 +1,107 @@
+"""The plan: each axis cut into digits, each digit with a place, and the reason for it.
+
+``coordinate = block_tile * block + tile * step + position``: a block digit, a serial digit,
+and the position within the tile, which the register layouts of `mapping` spread over warps,
+lanes and registers. Every axis has all three, so none can be dropped: where nobody placed an
+axis, `steps * tile` covers it in one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.poly.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPlan:
+    """The digits of one axis.
+
+    `block_tile`: elements of one block; None where one block has the whole axis.
+    `tile`: elements of one step; `steps`: serial steps within a block.
+    `warps`: how many warps share a tile along this axis.
+    """
+
+    axis: str
+    extent: Expr
+    block_tile: int | None
+    tile: int
+    warps: int
+    reason: str
+    multiple: int = 1  # the extent is known to be a multiple of this
+    steps_override: Expr | None = None
+
+    @property
+    def blocks(self) -> Expr:
+        if self.block_tile is None:
+            return Expr.of(1)
+        return self.extent.ceildiv(self.block_tile)
+
+    @property
+    def steps(self) -> Expr:
+        if self.steps_override is not None:
+            return self.steps_override
+        span = self.extent if self.block_tile is None else Expr.of(self.block_tile)
+        return span.ceildiv(self.tile)
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether the axis needs a loop."""
+        return self.steps != Expr.of(1)
+
+    @property
+    def guard_extent(self) -> bool:
+        """Whether positions can pass the end of the axis."""
+        covered = self.tile if self.block_tile is None else self.block_tile
+        return self.multiple % covered != 0
+
+    @property
+    def guard_block(self) -> bool:
+        """Whether positions can pass the end of the block's part."""
+        return self.block_tile is not None and self.block_tile % self.tile != 0
+
+
+class Staging(Enum):
+    """How the elements of a read reach the registers."""
+
+    DIRECT = "direct"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class ContractPlan:
+    """How a contraction is computed: by which atom (None: multiply and add), with which roles.
+
+    `m`, `n`, `k` are the axes that the atom's rows, columns and terms run over; `lhs_is_a`
+    tells which operand gives the rows.
+    """
+
+    atom: str | None
+    m: str | None
+    n: str | None
+    k: str
+    lhs_is_a: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole schedule of a kernel.
+
+    `order` lists the axes from the one most often contiguous in memory to the least.
+    `raster` lists the axes with a block digit, the fastest varying first; tiles are visited
+    in groups of `group` along the first (1: no grouping).
+    """
+
+    axes: Mapping[str, AxisPlan]
+    warps: int
+    warp_size: int
+    order: tuple[str, ...]
+    raster: tuple[str, ...]
+    group: int
+    contracts: Mapping[int, ContractPlan]
+    staging: Mapping[int, Staging]
+    stages: int
+    notes: tuple[str, ...] = ()

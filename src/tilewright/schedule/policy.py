@@ -1,0 +1,358 @@
+"""The default policy: from a graph, its constraints and a target to a plan, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm, prod
+
+from tilewright.base.diagnostics import ConstraintError
+from tilewright.base.spaces import Space
+from tilewright.base.spans import Span
+from tilewright.graph import ops
+from tilewright.graph.ops import Graph
+from tilewright.poly.expr import Expr
+from tilewright.schedule.atoms import plan_contracts
+from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan, Staging
+from tilewright.target.model import Target
+
+UNPLACED_TILE = 32  # elements of an axis that nobody placed, per step of a contraction
+TERMS_BYTES = 64  # bytes of each operand row per step of a contraction
+ELEMENTS_PER_THREAD = 32  # of the largest value, where the policy is free
+GENERIC_TERMS = 8  # terms per step of a contraction without an atom
+RASTER_GROUP = 8  # rows of tiles visited together, so that operands stay in L2
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The constraints, sorted by kind."""
+
+    workgroups: Mapping[str, Workgroup]
+    tilings: Mapping[str, Tiling]
+    waves: Mapping[str, Wave]
+    hardware: Hardware
+
+
+def make_plan(
+    graph: Graph,
+    constraints: Sequence[Constraint],
+    target: Target,
+    multiples: Mapping[str, int] | None = None,
+) -> Plan:
+    """Choose digits and places. `multiples` states what symbolic extents are multiples of."""
+    given = _sort(constraints, graph)
+    _check_warp_size(given.hardware, target)
+    contracts = plan_contracts(graph, given.hardware, target)
+    order = contiguity_order(graph)
+    grains = _grains(contracts, target)
+    warps = _warps_per_axis(graph, given, grains, target)
+    warp_count = prod(warps.values())
+    tiles = _tiles(graph, given, contracts, grains, warps, order, target)
+    if not contracts and not warps:
+        warp_count = _warps_for(graph, tiles, target)
+        if given.hardware.waves_per_block is not None:
+            warp_count = prod(given.hardware.waves_per_block)
+    axes: dict[str, AxisPlan] = {}
+    for axis, extent in graph.axes.items():
+        workgroup = given.workgroups.get(axis)
+        tile, reason = tiles[axis]
+        block_tile = workgroup.tile if workgroup else None
+        axes[axis] = AxisPlan(
+            axis, extent, block_tile, tile, warps.get(axis, 1), reason,
+            extent.const if extent.is_const else (multiples or {}).get(axis, 1),
+        )  # fmt: skip
+    raster = [w.axis for w in sorted(given.workgroups.values(), key=lambda w: w.dim)
+              if w.tile is not None]  # fmt: skip
+    return Plan(
+        axes=axes,
+        warps=warp_count,
+        warp_size=target.warp_size,
+        order=order,
+        raster=tuple(raster),
+        group=RASTER_GROUP if contracts and len(raster) > 1 else 1,
+        contracts=contracts,
+        staging=_staging(graph, contracts, warp_count),
+        stages=given.hardware.stages or (4 if target.async_copy_bytes else 1),
+    )
+
+
+def _sort(constraints: Sequence[Constraint], graph: Graph) -> _Given:
+    for c in constraints:
+        if not isinstance(c, Hardware) and c.axis not in graph.axes:
+            raise ConstraintError(
+                f"no tensor of {graph.name} has the axis {c.axis}",
+                span=c.span,
+                expected=f"one of {', '.join(graph.axes)}",
+                mend="remove the constraint, or name an axis of the program",
+            )
+    hardware = next((c for c in constraints if isinstance(c, Hardware)), Hardware())
+    return _Given(
+        {c.axis: c for c in constraints if isinstance(c, Workgroup)},
+        {c.axis: c for c in constraints if isinstance(c, Tiling)},
+        {c.axis: c for c in constraints if isinstance(c, Wave)},
+        hardware,
+    )
+
+
+def _check_warp_size(hardware: Hardware, target: Target) -> None:
+    asked = hardware.threads_per_wave
+    if asked is not None and asked != target.warp_size:
+        raise ConstraintError(
+            f"threads_per_wave is {asked}, but a warp of {target.name} has {target.warp_size} lanes",
+            span=hardware.span,
+            expected=f"threads_per_wave={target.warp_size}, or none",
+            mend="leave threads_per_wave out to take the target's",
+        )
+
+
+def contiguity_order(graph: Graph) -> tuple[str, ...]:
+    """Axes from the most often contiguous in memory to the least. Writes count double."""
+    writes = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
+    score = {axis: 0 for axis in graph.axes}
+    for memory in graph.memories:
+        if memory.type.axes:
+            weight = (2 if memory.name in writes else 1) * len(memory.type.axes)
+            score[contiguous_axis(memory)] += weight
+    return tuple(sorted(score, key=lambda a: -score[a]))
+
+
+def contiguous_axis(memory: ops.Memory) -> str:
+    """The axis of stride 1; the last where none is known to be."""
+    if memory.strides is not None:
+        for axis, stride in zip(memory.type.axes, memory.strides, strict=True):
+            if stride == Expr.of(1):
+                return axis
+    return memory.type.axes[-1]
+
+
+def _grains(contracts: Mapping[int, ContractPlan], target: Target) -> dict[str, int]:
+    """For each axis of a contraction, what its tile must be a multiple of."""
+    grains: dict[str, int] = {}
+    for contract in contracts.values():
+        atom = target.atom(contract.atom) if contract.atom else None
+        for axis, size in ((contract.m, atom.m if atom else 1), (contract.n, atom.n if atom else 1),
+                           (contract.k, atom.k if atom else 1)):  # fmt: skip
+            if axis is not None:
+                grains[axis] = lcm(grains.get(axis, 1), size)
+    return grains
+
+
+def _warps_per_axis(
+    graph: Graph, given: _Given, grains: Mapping[str, int], target: Target
+) -> dict[str, int]:
+    """How many warps share each axis: from Wave constraints, else from waves_per_block."""
+    warps: dict[str, int] = {}
+    for axis, wave in given.waves.items():
+        workgroup = given.workgroups.get(axis)
+        whole = workgroup.tile if workgroup and workgroup.tile else _const(graph.axes[axis])
+        if whole is None or whole % wave.tile:
+            raise ConstraintError(
+                f"a warp's {wave.tile} elements of {axis} do not divide the block's "
+                f"{whole if whole is not None else 'open'} elements",
+                span=wave.span,
+                expected="a wave tile that divides the workgroup tile",
+                mend=f"give {axis} a WorkgroupConstraint whose tile is a multiple of {wave.tile}",
+            )
+        warps[axis] = whole // wave.tile
+    asked = given.hardware.waves_per_block
+    if asked is not None:
+        warps = _match_waves(warps, asked, given)
+    elif not warps:
+        warps = _default_warps(given, grains)
+    _check_threads(prod(warps.values()), target, given.hardware.span)
+    return {a: n for a, n in warps.items() if n > 1}
+
+
+def _default_warps(given: _Given, grains: Mapping[str, int]) -> dict[str, int]:
+    """Share the block's tile of a contraction among warps, up to 64 elements of an axis each."""
+    warps: dict[str, int] = {}
+    for axis, workgroup in given.workgroups.items():
+        if axis in grains and workgroup.tile is not None:
+            count = 1
+            while workgroup.tile // count > 64 and workgroup.tile % (2 * count * grains[axis]) == 0:
+                count *= 2
+            warps[axis] = count
+    return warps
+
+
+def _match_waves(warps: dict[str, int], asked: tuple[int, ...], given: _Given) -> dict[str, int]:
+    by_dim = {w.dim: w.axis for w in given.workgroups.values()}
+    result = dict(warps)
+    for dim, count in enumerate(asked):
+        axis = by_dim.get(dim)
+        if count > 1 and axis is None:
+            raise ConstraintError(
+                f"waves_per_block asks for {count} warps along block dimension {dim}, "
+                "which no axis has",
+                span=given.hardware.span,
+                expected="warps along dimensions that a WorkgroupConstraint gives to an axis",
+                mend=f"write 1 in place {dim} of waves_per_block",
+            )
+        if axis is not None:
+            if axis in warps and warps[axis] != count:
+                raise ConstraintError(
+                    f"{axis} has {warps[axis]} warps by its WaveConstraint and {count} by "
+                    "waves_per_block",
+                    span=given.hardware.span,
+                    expected="one number of warps per axis",
+                    mend="leave waves_per_block out",
+                )
+            result[axis] = count
+    return result
+
+
+def _check_threads(warps: int, target: Target, span: Span | None) -> None:
+    if warps * target.warp_size > target.max_threads:
+        raise ConstraintError(
+            f"{warps} warps of {target.warp_size} lanes in a block",
+            span=span,
+            expected=f"at most {target.max_threads} threads on {target.name}",
+            mend="use larger wave tiles or smaller workgroup tiles",
+        )
+
+
+def _const(extent: Expr) -> int | None:
+    return extent.const if extent.is_const else None
+
+
+def _power_of_two(value: int) -> int:
+    """The smallest power of two not below `value`."""
+    return 1 << (value - 1).bit_length()
+
+
+def _tiles(
+    graph: Graph,
+    given: _Given,
+    contracts: Mapping[int, ContractPlan],
+    grains: Mapping[str, int],
+    warps: Mapping[str, int],
+    order: Sequence[str],
+    target: Target,
+) -> dict[str, tuple[int, str]]:
+    """The tile of each axis and the reason for its size."""
+    iterated = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.Iterate)}
+    terms = {c.k for c in contracts.values()}
+    free = ELEMENTS_PER_THREAD * target.warp_size * max(4, prod(warps.values()))
+    tiles: dict[str, tuple[int, str]] = {}
+    for axis in order:
+        if axis in grains:
+            size = _contraction_tile(axis, graph, given, contracts, grains, warps, target)
+        else:
+            size = _free_tile(axis, graph, given, axis in iterated, terms, contracts, free)
+            free = max(1, free // size[0])
+        tiles[axis] = size
+    return tiles
+
+
+def _contraction_tile(
+    axis: str,
+    graph: Graph,
+    given: _Given,
+    contracts: Mapping[int, ContractPlan],
+    grains: Mapping[str, int],
+    warps: Mapping[str, int],
+    target: Target,
+) -> tuple[int, str]:
+    grain = grains[axis] * warps.get(axis, 1)
+    extent = _const(graph.axes[axis])
+    workgroup, tiling = given.workgroups.get(axis), given.tilings.get(axis)
+    for given_one, what in ((tiling, "TilingConstraint"), (workgroup, "WorkgroupConstraint")):
+        if given_one is not None and given_one.tile is not None:
+            size = given_one.tile
+            if size % grain:
+                from tilewright.base.diagnostics import AtomError
+
+                atoms = sorted({c.atom for c in contracts.values() if c.atom and
+                                axis in (c.m, c.n, c.k)})  # fmt: skip
+                raise AtomError(
+                    f"the tile of {size} elements of {axis} is not a multiple of {grain}",
+                    span=given_one.span,
+                    expected=f"a multiple of {grain}: {' and '.join(atoms)} takes "
+                    f"{grains[axis]} of {axis}, for {warps.get(axis, 1)} warps",
+                    mend=f"use a tile of {-(-size // grain) * grain}",
+                )
+            return size, f"{what} of {size}"
+    atomless = all(c.atom is None for c in contracts.values() if axis in (c.m, c.n, c.k))
+    only_terms = all(axis not in (c.m, c.n) for c in contracts.values())
+    if only_terms and atomless:
+        limit = GENERIC_TERMS
+    elif only_terms:
+        width = min(op.type.dtype.bytes for op in ops.walk(graph.body)
+                    if isinstance(op, ops.ReadOp) and axis in op.type.axes) if any(
+            isinstance(op, ops.ReadOp) and axis in op.type.axes for op in ops.walk(graph.body)
+        ) else 2  # fmt: skip
+        limit = max(grain, TERMS_BYTES // width)
+    else:
+        limit = max(grain, UNPLACED_TILE // grain * grain)
+    if extent is not None and extent <= limit:
+        tile = -(-extent // grain) * grain
+        if atomless:
+            tile = _power_of_two(tile)
+        return tile, "nobody placed it: its whole extent is unrolled"
+    return limit, f"nobody placed it: a serial loop over steps of {limit}"
+
+
+def _free_tile(
+    axis: str,
+    graph: Graph,
+    given: _Given,
+    iterated: bool,
+    terms: set[str],
+    contracts: Mapping[int, ContractPlan],
+    free: int,
+) -> tuple[int, str]:
+    """The tile of an axis that no atom touches: a power of two within the register budget."""
+    extent = _const(graph.axes[axis])
+    workgroup, tiling = given.workgroups.get(axis), given.tilings.get(axis)
+    given_one = tiling or workgroup
+    if contracts and not iterated and given_one is None:
+        return 1, "nobody placed it: a serial loop"  # a batch axis of a contraction
+    size = given_one.tile if given_one is not None else None
+    if size is None:
+        size, what = extent, "nobody placed it"
+    else:
+        what = f"{type(given_one).__name__}Constraint of {size}"
+    budget = max(1, 1 << (free.bit_length() - 1))
+    if size is None or _power_of_two(size) > budget:
+        return budget, f"{what}: a serial loop over steps of {budget}"
+    return _power_of_two(size), what + (": its whole extent" if given_one is None else "")
+
+
+def _warps_for(graph: Graph, tiles: Mapping[str, tuple[int, str]], target: Target) -> int:
+    """Warps for a kernel without contractions: about eight elements to a thread."""
+    largest = max(
+        (prod(tiles[a][0] for a in op.type.axes) for op in ops.walk(graph.body)), default=1
+    )
+    wanted = largest // (8 * target.warp_size)
+    limit = min(target.max_threads // target.warp_size, 256 // target.warp_size * 2)
+    return max(1, min(_power_of_two(max(1, wanted)), limit))
+
+
+def _staging(
+    graph: Graph, contracts: Mapping[int, ContractPlan], warps: int
+) -> dict[int, Staging]:
+    """Stage reads that feed a contraction inside `iterate`, where asked or where warps share."""
+    staging: dict[int, Staging] = {}
+    for op in ops.walk(graph.body):
+        if not isinstance(op, ops.Iterate):
+            continue
+        for inner in op.body:
+            if isinstance(inner, ops.ReadOp) and op.axis in inner.type.axes:
+                memory = graph.memory(inner.memory)
+                shared = not memory.allocated and (
+                    memory.space is Space.SHARED
+                    or (warps > 1 and _feeds_contract(graph, inner.id))
+                )
+                staging[inner.id] = Staging.SHARED if shared else Staging.DIRECT
+    return staging
+
+
+def _feeds_contract(graph: Graph, value: int) -> bool:
+    for user in graph.uses.get(value, ()):
+        op = graph.by_id[user]
+        if isinstance(op, ops.Contract) and value in (op.lhs, op.rhs):
+            return True
+        if isinstance(op, ops.View | ops.CastOp | ops.Elementwise) and _feeds_contract(graph, user):
+            return True
+    return False
