@@ -1,0 +1,286 @@
+"""Which variables a statement sees, and how they vary over the threads of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from tilewright.kernel.ops import (
+    Apply,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Cast,
+    Const,
+    Decode,
+    Holds,
+    If,
+    IndexValue,
+    Kernel,
+    LaneRead,
+    LaneXor,
+    Load,
+    Loop,
+    MemRef,
+    Mma,
+    Over,
+    Read,
+    Reduce,
+    RegRef,
+    ScalarValue,
+    Statement,
+    Store,
+    Value,
+    When,
+)
+from tilewright.kernel.ranges import Interval, interval
+from tilewright.poly.expr import Expr, Guard
+
+COUNTERS = ("block", "thread", "warp", "lane")  # the sources of `Decode`
+
+
+class Origin(Enum):
+    """What binds a variable."""
+
+    SYMBOL = "symbol"
+    DECODED = "decoded digit"
+    LOOP = "loop"
+    UNROLLED = "unrolled digit"
+
+
+class Level(IntEnum):
+    """Among which threads a value is the same; a higher one varies more."""
+
+    BLOCK = 0
+    WARP = 1
+    LANE = 2
+
+
+_COUNTER_LEVELS = {
+    "block": Level.BLOCK, "warp": Level.WARP, "thread": Level.LANE, "lane": Level.LANE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name in scope. `source` is what a decoded digit was decoded from."""
+
+    origin: Origin
+    range: Interval
+    level: Level = Level.BLOCK
+    source: Decode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The variables that a statement sees. `divergence` is that of the guards around it."""
+
+    variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable])
+    divergence: Level = Level.BLOCK
+
+    @property
+    def ranges(self) -> dict[str, Interval]:
+        return {name: variable.range for name, variable in self.variables.items()}
+
+    def level(self, expressions: Iterator[Expr]) -> Level:
+        """How the values of the expressions vary; a name that is not in scope counts as LANE."""
+        names = {name for expr in expressions for name in expr.variables()}
+        return max((self._name_level(name) for name in names), default=Level.BLOCK)
+
+    def _name_level(self, name: str) -> Level:
+        if name in self.variables:
+            return self.variables[name].level
+        return _COUNTER_LEVELS.get(name, Level.LANE)
+
+    def bind(self, new: Mapping[str, Variable]) -> Scope:
+        return Scope({**self.variables, **new}, self.divergence)
+
+
+def scoped(kernel: Kernel) -> Iterator[tuple[Scope, Statement]]:
+    """Every statement in program order with its scope, its own unrolled digits included.
+
+    Of a `Decode` and a `Loop` the scope is the one outside: their variables are not in it yet.
+    """
+    symbols = {s.name: Variable(Origin.SYMBOL, Interval(s.low, None)) for s in kernel.symbols}
+    yield from _scoped(kernel.body, Scope(symbols), kernel.warp_size)
+
+
+def _scoped(body: Body, scope: Scope, warp_size: int) -> Iterator[tuple[Scope, Statement]]:
+    for statement in body:
+        own = {
+            name: Variable(Origin.UNROLLED, Interval(0, extent - 1))
+            for name, extent in unrolled_digits(statement)
+        }
+        yield scope.bind(own) if own else scope, statement
+        match statement:
+            case Decode():
+                scope = scope.bind(_decoded(statement, scope, warp_size))
+            case Loop(var, extent, inner, unroll):
+                high = interval(extent, scope.ranges).high
+                origin = Origin.UNROLLED if unroll else Origin.LOOP
+                limit = Interval(0, None if high is None else high - 1)
+                counter = Variable(origin, limit, scope.level(iter((extent,))))
+                yield from _scoped(inner, scope.bind({var: counter}), warp_size)
+            case If(guard, inner):
+                level = max(scope.divergence, scope.level(guard_expressions(guard)))
+                yield from _scoped(inner, Scope(scope.variables, level), warp_size)
+            case When(_, inner):
+                yield from _scoped(inner, scope, warp_size)
+            case _:
+                pass
+
+
+def _decoded(decode: Decode, scope: Scope, warp_size: int) -> dict[str, Variable]:
+    level = scope.level(iter((decode.source,)))
+    result: dict[str, Variable] = {}
+    below: int | None = 1  # the product of the less significant extents, where constant
+    for name, extent in reversed(decode.digits):
+        own = level
+        if decode.source == Expr.of("thread") and below is not None and below % warp_size == 0:
+            own = Level.WARP
+        high = interval(extent, scope.ranges).high
+        limit = Interval(0, None if high is None else high - 1)
+        result[name] = Variable(Origin.DECODED, limit, own, decode)
+        below = below * extent.const if below is not None and extent.is_const else None
+    return result
+
+
+# ---------------------------------------------------------------- what a statement mentions
+
+
+def unrolled_digits(statement: Statement) -> Over:
+    match statement:
+        case Assign() | Load() | Store() | AsyncCopy() | Mma():
+            return statement.over
+        case Reduce():
+            return statement.over + statement.along
+        case _:
+            return ()
+
+
+def written_fragment(statement: Statement) -> RegRef | None:
+    match statement:
+        case Assign() | Reduce() | Load():
+            return statement.dst
+        case Mma():
+            return statement.d
+        case _:
+            return None
+
+
+def read_fragments(statement: Statement) -> Iterator[RegRef]:
+    """Fragments that the statement reads; an accumulator is read and written."""
+    for value in values_in(statement):
+        if isinstance(value, Read | LaneXor | LaneRead):
+            yield value.ref
+    match statement:
+        case Store():
+            yield statement.src
+        case Reduce():
+            yield statement.dst
+        case Mma():
+            yield from (statement.d, statement.a, statement.b)
+        case _:
+            pass
+
+
+def memory_refs(statement: Statement) -> Iterator[MemRef]:
+    match statement:
+        case Load():
+            yield statement.src
+        case Store():
+            yield statement.dst
+        case AsyncCopy():
+            yield from (statement.dst, statement.src)
+        case _:
+            pass
+
+
+def values_in(statement: Statement) -> Iterator[Value]:
+    """Every value, outer before inner."""
+    match statement:
+        case Assign() | Reduce():
+            yield from _nested(statement.value)
+        case When():
+            yield from _nested(statement.condition)
+        case _:
+            pass
+
+
+def _nested(value: Value) -> Iterator[Value]:
+    yield value
+    match value:
+        case Apply():
+            for arg in value.args:
+                yield from _nested(arg)
+        case Cast():
+            yield from _nested(value.value)
+        case _:
+            pass
+
+
+def guard_expressions(guard: Guard) -> Iterator[Expr]:
+    return (constraint.expr for constraint in guard)
+
+
+def value_expressions(value: Value) -> Iterator[Expr]:
+    """The index expressions of one value, without those of its operands."""
+    match value:
+        case IndexValue(expr):
+            yield expr
+        case Holds(guard):
+            yield from guard_expressions(guard)
+        case Read(ref) | LaneXor(ref):
+            yield from ref.index
+        case LaneRead(ref, lane):
+            yield from ref.index
+            yield lane
+        case Const() | ScalarValue() | Apply() | Cast():
+            pass
+
+
+def expressions(statement: Statement) -> Iterator[Expr]:
+    """Every index expression, without a `Decode`'s source and without those in bodies."""
+    for value in values_in(statement):
+        yield from value_expressions(value)
+    for ref in memory_refs(statement):
+        yield from ref.index
+    written = written_fragment(statement)
+    if written is not None:
+        yield from written.index
+    match statement:
+        case Decode(_, digits):
+            yield from (extent for _, extent in digits)
+        case Loop():
+            yield statement.extent
+        case If() | Load() | Store() | AsyncCopy():
+            yield from guard_expressions(statement.guard)
+        case _:
+            pass
+    match statement:
+        case Store():
+            yield from statement.src.index
+        case Mma():
+            yield from (*statement.a.index, *statement.b.index)
+        case _:
+            pass
+    if isinstance(statement, Mma | Reduce):
+        for reduced in statement.reduces:
+            yield from (reduced.extent, reduced.coordinate)
+
+
+def is_warp_wide(statement: Statement) -> bool:
+    """Whether all lanes of a warp must execute the statement together."""
+    match statement:
+        case Mma():
+            return True
+        case Load():
+            return statement.matrix is not None
+        case AsyncCommit() | AsyncWait() | Barrier():
+            return False
+        case _:
+            return any(isinstance(v, LaneXor | LaneRead) for v in values_in(statement))
