@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tilewright.base.dtypes import DType, f16, f32
 from tilewright.kernel.ops import (
-    Apply,
     Assign,
     AsyncCommit,
     AsyncCopy,
@@ -26,17 +24,16 @@ from tilewright.kernel.ops import (
     Mode,
     Read,
     ReducedAxis,
-    RegRef,
     Registers,
+    RegRef,
     Scalar,
     Shared,
     Store,
     Swizzle,
     Symbol,
     Tensor,
-    Value,
 )
-from tilewright.poly.expr import Expr, Guard, less
+from tilewright.poly.expr import Expr, less
 
 Index = Expr | int | str
 
@@ -114,9 +111,7 @@ def gemm(m: int, n: int, k: int) -> Kernel:
             8,
         )
 
-    zero = Assign(
-        (("fm", 4), ("fn", 8), ("r", 4)), reg("acc", "fm", "fn", "r"), Const(0.0, f32)
-    )
+    zero = Assign((("fm", 4), ("fn", 8), ("r", 4)), reg("acc", "fm", "fn", "r"), Const(0.0, f32))
     load_a = Load(
         (("fm", 4), ("fk", 2), ("kh", 2), ("mh", 2)),
         reg("af", "fm", "fk", 4 * e("kh") + 2 * e("mh")),

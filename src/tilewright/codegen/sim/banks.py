@@ -39,9 +39,7 @@ def wavefronts(
     lanes = warp_size if whole_warp else _lanes(lane_bytes // pieces, warp_size)
     width, threads, blocks = words.shape[-3:]
     split = words.reshape(-1, pieces, width // pieces, threads // lanes, lanes, blocks)
-    phases = np.moveaxis(split, (0, 1, 3, 5), (0, 1, 2, 3)).reshape(
-        -1, width // pieces * lanes
-    )
+    phases = np.moveaxis(split, (0, 1, 3, 5), (0, 1, 2, 3)).reshape(-1, width // pieces * lanes)
     return _count(phases)
 
 

@@ -71,7 +71,7 @@ class Fragment:
 
     def _grid(self) -> tuple[IntArray, IntArray]:
         _, threads, blocks = self.bits.shape
-        return np.arange(threads)[:, None], np.arange(blocks)
+        return np.arange(threads, dtype=np.int64)[:, None], np.arange(blocks, dtype=np.int64)
 
     def write(self, at: Selection, bits: Array, mask: BoolArray | None) -> None:
         """Set registers where the mask holds, which has no instance axes."""

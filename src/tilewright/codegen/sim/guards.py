@@ -134,7 +134,12 @@ def _other(stamp: int, stamps: Stamps) -> str:
 
 
 def _race(
-    site: Site, place: Place, touch: _Touch, found: tuple[BoolArray, IntArray], verb: str, shared: bool
+    site: Site,
+    place: Place,
+    touch: _Touch,
+    found: tuple[BoolArray, IntArray],
+    verb: str,
+    shared: bool,
 ) -> TilewrightError:
     bad, last = found
     number, position = touch.position(bad)
@@ -195,9 +200,7 @@ def _may_write(site: Site, place: Place, buffer: SharedBuffer, touch: _Touch) ->
         raise _race(site, place, touch, found, "written after an access", shared=True)
 
 
-def _not_flying(
-    site: Site, place: Place, buffer: SharedBuffer, touch: _Touch, verb: str
-) -> None:
+def _not_flying(site: Site, place: Place, buffer: SharedBuffer, touch: _Touch, verb: str) -> None:
     owner = buffer.arena.flying[touch.at]
     bad = owner != 0
     if bad.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -89,7 +90,5 @@ class Machine:
 
     def active(self, mask: BoolArray | None, shape: tuple[int, ...]) -> int:
         """How many entries of `shape` the mask selects."""
-        total = int(np.prod(shape))
-        if mask is None:
-            return total
-        return np.count_nonzero(mask) * (total // mask.size)
+        total = prod(shape)
+        return total if mask is None else int(np.count_nonzero(mask)) * (total // mask.size)

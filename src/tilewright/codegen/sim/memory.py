@@ -80,7 +80,9 @@ class GlobalTensor:
         """Bits at element offsets; anything where the mask fails."""
         return self.bits.take(at, mode="raise" if mask is None else "clip")
 
-    def scatter(self, at: IntArray, bits: Array, chosen: BoolArray | None, full: tuple[int, ...]) -> None:
+    def scatter(
+        self, at: IntArray, bits: Array, chosen: BoolArray | None, full: tuple[int, ...]
+    ) -> None:
         """Set elements. `full` is the shape of all instances, threads and blocks."""
         at, bits = np.broadcast_to(at, full), np.broadcast_to(bits, full)
         if chosen is None:

@@ -51,6 +51,7 @@ NUMPY: dict[DType, np.dtype[Any]] = {
 
 _UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32),
              8: np.dtype(np.uint64)}  # fmt: skip
+_LARGEST = {f8e4m3: 448.0, f8e5m2: 57344.0, f8e4m3fnuz: 240.0, f8e5m2fnuz: 57344.0}
 _POISON_BYTE = 0xA5
 
 
@@ -121,7 +122,9 @@ def _to_integer(values: Array, dtype: DType) -> Array:
     if values.dtype.kind != "f":
         return values.astype(target)
     limits = np.iinfo(target)
-    whole = np.nan_to_num(np.trunc(values.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    whole = np.nan_to_num(
+        np.trunc(values.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf
+    )
     # 2**63 is a float and 2**63 - 1 is none, so the ends are taken care of apart.
     above, below = whole >= float(limits.max), whole <= float(limits.min)
     middle = np.where(above | below, 0.0, whole).astype(target)
@@ -138,7 +141,7 @@ def _to_ml_float(values: Array, dtype: DType) -> Array:
         values = _f64_to_odd_f32(values)
     values = values.astype(np.float32, copy=False)
     if dtype.bits == 8:
-        largest = np.float32(ml_dtypes.finfo(target).max)
+        largest = np.float32(_LARGEST[dtype])
         values = np.clip(values, -largest, largest)
     return values.astype(target)
 

@@ -74,9 +74,7 @@ class Tally:
             self.global_written_bytes,
             self.barriers,
             tuple(
-                SharedTraffic(
-                    name, b.read_bytes, b.written_bytes, b.wavefronts, b.ideal_wavefronts
-                )
+                SharedTraffic(name, b.read_bytes, b.written_bytes, b.wavefronts, b.ideal_wavefronts)
                 for name, b in self.shared.items()
             ),
             tuple(self.findings.values()),

@@ -35,6 +35,7 @@ from tilewright.kernel.ops import (
     Mma,
     Mode,
     Reduce,
+    Scalar,
     Statement,
     Store,
     Tensor,
@@ -80,7 +81,7 @@ def simulate(
         )
         for declared in kernel.tensors
     }
-    scalars = {s.name: _scalar(s.name, NUMPY[s.dtype], arguments) for s in kernel.scalars}
+    scalars = {scalar.name: _scalar(scalar, arguments) for scalar in kernel.scalars}
     blocks = prod(extent.evaluate(values) for extent in kernel.grid)
     tally = Tally(shared={buffer.name: BufferTally() for buffer in kernel.shared})
     random = None if seed is None else np.random.default_rng(seed)
@@ -218,7 +219,9 @@ def _check_contracts(contracts: Guard, values: Mapping[str, int]) -> None:
         side = contract.expr.evaluate(values)
         if side < 0 or (contract.equality and side != 0):
             bound = ", ".join(f"{n} = {values[n]}" for n in sorted(contract.expr.variables()))
-            raise CallError(f"the kernel's contract does not hold for {bound}", expected=str(contract))
+            raise CallError(
+                f"the kernel's contract does not hold for {bound}", expected=str(contract)
+            )
 
 
 def _array(
@@ -252,16 +255,10 @@ def _array(
     return array
 
 
-def _scalar(name: str, dtype: np.dtype[Any], arguments: Mapping[str, Any]) -> Array:
-    if name not in arguments:
-        raise CallError(f"no argument for scalar `{name}`")
-    value = np.asarray(arguments[name])
+def _scalar(scalar: Scalar, arguments: Mapping[str, Any]) -> Array:
+    if scalar.name not in arguments:
+        raise CallError(f"no argument for scalar `{scalar.name}`")
+    value = np.asarray(arguments[scalar.name])
     if value.ndim:
-        raise CallError(f"argument `{name}` has shape {value.shape}", expected="a scalar")
-    return convert_scalar(value, dtype)
-
-
-def convert_scalar(value: Array, dtype: np.dtype[Any]) -> Array:
-    """A scalar in an element type, rounded as `convert` does."""
-    named = {numpy: ours for ours, numpy in NUMPY.items()}
-    return convert(value, named[dtype])
+        raise CallError(f"argument `{scalar.name}` has shape {value.shape}", expected="a scalar")
+    return convert(value, scalar.dtype)

@@ -45,9 +45,7 @@ def _tensor_offsets(machine: Machine, ref: MemRef, place: Place, tensor: GlobalT
     return base + shift if shift else base
 
 
-def _shared_offsets(
-    machine: Machine, ref: MemRef, place: Place, buffer: SharedBuffer
-) -> _Address:
+def _shared_offsets(machine: Machine, ref: MemRef, place: Place, buffer: SharedBuffer) -> _Address:
     key = ("shared", id(ref), place.width, *((axis.key, axis.shift) for axis in place.axes))
 
     def compute() -> IntArray:
@@ -233,4 +231,3 @@ def check_swizzle(buffer: SharedBuffer) -> None:
             span=buffer.declared.span,
             expected=f"a multiple of {1 << (swizzle.base + swizzle.bits)} elements",
         )
-
