@@ -1,0 +1,1 @@
+"""Toolchains, the cache of compiled kernels, arguments of calls, launches and timing."""

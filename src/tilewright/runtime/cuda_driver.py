@@ -1,0 +1,162 @@
+"""Loading cubins and launching them through the CUDA driver, by cuda-bindings."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+from tilewright.base.diagnostics import ToolchainError
+from tilewright.runtime.toolchain import load_bindings
+
+
+@cache
+def load_driver() -> Any:
+    """The driver bindings, initialised. ToolchainError where there is no driver or no device."""
+    driver = load_bindings("driver")
+    try:
+        result = driver.cuInit(0)
+    except RuntimeError as cause:  # the bindings look for the library at the first call
+        raise ToolchainError(
+            f"the CUDA driver cannot be loaded: {cause}",
+            expected="a machine with an NVIDIA GPU and its driver",
+            mend="run the kernel in the simulator, which needs no GPU",
+        ) from cause
+    checked(driver, result)
+    return driver
+
+
+def checked(driver: Any, result: tuple[Any, ...]) -> Any:
+    """The values of a driver call; ToolchainError, with the driver's words, where it failed."""
+    status = result[0]
+    if int(status) != 0:
+        _, name = driver.cuGetErrorName(status)
+        _, text = driver.cuGetErrorString(status)
+        words = " ".join(t.decode() for t in (name, text) if isinstance(t, bytes))
+        raise ToolchainError(f"the CUDA driver reports {words or status}")
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def device_count() -> int:
+    driver = load_driver()
+    return int(checked(driver, driver.cuDeviceGetCount()))
+
+
+def architecture(device: int = 0) -> str:
+    """The device's compute capability as `sm_90`."""
+    driver = load_driver()
+    names = driver.CUdevice_attribute
+    major = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    return f"sm_{major}{minor}"
+
+
+def attribute(which: Any, device: int = 0) -> int:
+    """One of the driver's device attributes."""
+    driver = load_driver()
+    return int(checked(driver, driver.cuDeviceGetAttribute(which, device)))
+
+
+@cache
+def primary_context(device: int) -> Any:
+    """The device's primary context, which torch and the CUDA runtime share. Never released."""
+    driver = load_driver()
+    handle = checked(driver, driver.cuDeviceGet(device))
+    return checked(driver, driver.cuDevicePrimaryCtxRetain(handle))
+
+
+def use_device(device: int) -> None:
+    """Make the device's primary context current for this thread, where it is not yet."""
+    driver = load_driver()
+    context = primary_context(device)
+    if int(checked(driver, driver.cuCtxGetCurrent())) != int(context):
+        checked(driver, driver.cuCtxSetCurrent(context))
+
+
+def current_stream(device: int = 0) -> int:
+    """The stream that work of this thread goes to: torch's current one where torch is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# ---------------------------------------------------------------- modules
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A loaded cubin with one kernel. Its handles serve every device."""
+
+    library: Any
+    function: Any
+
+
+def load_module(cubin: bytes, dynamic_shared_bytes: int, device: int = 0) -> Module:
+    """Load a cubin for `device`, and allow its kernel so much dynamic shared memory there.
+
+    ToolchainError where the driver refuses: a cubin for another architecture, or too much
+    shared memory.
+    """
+    driver = load_driver()
+    use_device(device)
+    library = checked(driver, driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
+    kernel = checked(driver, driver.cuLibraryEnumerateKernels(1, library))[0]
+    if dynamic_shared_bytes > 48 * 1024:
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = checked(driver, driver.cuDeviceGet(device))
+        raised = driver.cuKernelSetAttribute(limit, dynamic_shared_bytes, kernel, handle)
+        checked(driver, raised)
+    return Module(library, kernel)
+
+
+# ---------------------------------------------------------------- memory
+
+
+class DeviceMemory:
+    """Bytes of device memory, freed with the object."""
+
+    def __init__(self, size: int, device: int = 0) -> None:
+        driver = load_driver()
+        use_device(device)
+        self.size = size
+        self.device = device
+        self._pointer = checked(driver, driver.cuMemAlloc(max(size, 1)))
+        self.pointer = int(self._pointer)
+
+    def write(self, pointer: int, stream: int = 0) -> None:
+        """Fill it from host memory at `pointer`; the host memory may be reused on return."""
+        driver = load_driver()
+        use_device(self.device)
+        checked(driver, driver.cuMemcpyHtoDAsync(self._pointer, pointer, self.size, stream))
+        checked(driver, driver.cuStreamSynchronize(stream))
+
+    def read(self, pointer: int, stream: int = 0) -> None:
+        """Copy it to host memory at `pointer`, after the work of the stream."""
+        driver = load_driver()
+        use_device(self.device)
+        checked(driver, driver.cuMemcpyDtoHAsync(pointer, self._pointer, self.size, stream))
+        checked(driver, driver.cuStreamSynchronize(stream))
+
+    def fill(self, byte: int, stream: int = 0) -> None:
+        driver = load_driver()
+        checked(driver, driver.cuMemsetD8Async(self._pointer, byte, self.size, stream))
+
+    def free(self) -> None:
+        if self.pointer:
+            self.pointer = 0
+            load_driver().cuMemFree(self._pointer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+
+def synchronize(device: int = 0) -> None:
+    """Wait for all work of the device; ToolchainError where a kernel failed."""
+    driver = load_driver()
+    use_device(device)
+    checked(driver, driver.cuCtxSynchronize())

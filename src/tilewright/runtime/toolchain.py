@@ -1,0 +1,212 @@
+"""From source text to machine code: NVRTC for CUDA, clang and lld for HIP."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from tilewright.base.diagnostics import ToolchainError
+from tilewright.runtime.cache import DiskCache, cache_key
+from tilewright.target.model import Target
+
+INSTALL_CUDA = "pip install 'tilewright[cuda]'"
+
+
+class Toolchain(Protocol):
+    """A compiler. `identity` names all that changes its output but the source."""
+
+    @property
+    def extension(self) -> str:
+        """The suffix of source files."""
+        ...
+
+    def identity(self, target: Target) -> str:
+        """Version and flags. ToolchainError where the compiler is missing."""
+        ...
+
+    def build(self, source: str, target: Target) -> bytes:
+        """Machine code. ToolchainError with the compiler's log where it fails."""
+        ...
+
+
+def compile_source(
+    source: str, target: Target, *, cache: DiskCache | None = None, name: str = "kernel"
+) -> bytes:
+    """Machine code of `source` for `target`: a cubin or a code object; from `cache` where given.
+
+    With TILEWRIGHT_DUMP set, the source is also written to that folder, named after `name`.
+    ToolchainError where the compiler is missing or fails.
+    """
+    toolchain = toolchain_for(target)
+    _dump(f"{name}.{toolchain.extension}", source)
+    if cache is None:
+        return toolchain.build(source, target)
+    key = cache_key(target.name, toolchain.identity(target), source)
+    return cache.get_or_build(key, lambda: toolchain.build(source, target))
+
+
+def toolchain_for(target: Target) -> Toolchain:
+    """The compiler for what the target's printer prints."""
+    match target.printer:
+        case "cuda":
+            return Nvrtc()
+        case "hip":
+            return Clang()
+        case _:
+            raise ToolchainError(
+                f"no compiler serves the printer {target.printer!r} of {target.name}",
+                expected="cuda or hip",
+            )
+
+
+def _dump(name: str, text: str) -> None:
+    folder = os.environ.get("TILEWRIGHT_DUMP")
+    if folder:
+        path = Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _failure(tool: str, target: Target, log: str) -> ToolchainError:
+    lines = [line for line in log.strip().splitlines() if line.strip()]
+    shown = lines[:20]
+    if len(lines) > len(shown):
+        shown.append(f"({len(lines) - len(shown)} more lines)")
+    return ToolchainError(
+        f"{tool} could not compile the kernel for {target.name}",
+        mend="set TILEWRIGHT_DUMP to a folder to see the source; this is a fault of tilewright",
+        notes=tuple(shown),
+    )
+
+
+# ---------------------------------------------------------------- NVRTC
+
+
+class Nvrtc:
+    """NVIDIA's run-time compiler; it needs no GPU and no toolkit."""
+
+    extension = "cu"
+
+    def identity(self, target: Target) -> str:
+        major, minor = _nvrtc_version()
+        return f"nvrtc {major}.{minor} {' '.join(self._flags(target))}"
+
+    def build(self, source: str, target: Target) -> bytes:
+        nvrtc = load_bindings("nvrtc")
+        program = _checked(
+            nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+        )
+        try:
+            flags = [flag.encode() for flag in self._flags(target)]
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+            if int(status) != 0:
+                size = _checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
+                log = bytearray(size)
+                _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
+                raise _failure("NVRTC", target, log.decode(errors="replace").rstrip("\0"))
+            size = _checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program))
+            cubin = bytearray(size)
+            _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, cubin))
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+        return bytes(cubin)
+
+    def _flags(self, target: Target) -> list[str]:
+        # 177: a shared overload that one kernel does not use.
+        return [f"--gpu-architecture={target.name}", "--std=c++17", "-diag-suppress=177"]
+
+
+def load_bindings(module: str) -> Any:
+    """A module of cuda-bindings; ToolchainError, with how to install it, where it is missing."""
+    try:
+        return import_module(f"cuda.bindings.{module}")
+    except ImportError as cause:
+        raise ToolchainError(
+            f"cuda.bindings.{module} cannot be imported: {cause}",
+            expected="the package cuda-bindings",
+            mend=INSTALL_CUDA,
+        ) from cause
+
+
+@cache
+def _nvrtc_version() -> tuple[int, int]:
+    nvrtc = load_bindings("nvrtc")
+    try:
+        major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
+    except RuntimeError as cause:  # the bindings look for the library at the first call
+        raise ToolchainError(
+            f"the NVRTC library cannot be loaded: {cause}",
+            expected="the package nvidia-cuda-nvrtc, or a CUDA toolkit",
+            mend=INSTALL_CUDA,
+        ) from cause
+    return int(major), int(minor)
+
+
+def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
+    """The values of a call; ToolchainError where its status is not success."""
+    status, *values = result
+    if int(status) != 0:
+        _, text = nvrtc.nvrtcGetErrorString(status)
+        raise ToolchainError(f"NVRTC reports {text.decode() if isinstance(text, bytes) else text}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+# ---------------------------------------------------------------- clang
+
+
+class Clang:
+    """clang with its AMDGPU back end and lld; no ROCm is needed."""
+
+    extension = "hip"
+
+    def identity(self, target: Target) -> str:
+        return f"{_clang_version(find_clang())} {' '.join(self._flags(target))}"
+
+    def build(self, source: str, target: Target) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            text, binary = Path(folder) / "kernel.hip", Path(folder) / "kernel.co"
+            text.write_text(source, encoding="utf-8")
+            command = [find_clang(), *self._flags(target), "-o", str(binary), str(text)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise _failure("clang", target, done.stderr.replace(str(text), text.name))
+            return binary.read_bytes()
+
+    def _flags(self, target: Target) -> list[str]:
+        return [
+            "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output",
+            f"--offload-arch={target.name}", "-nogpulib", "-nogpuinc", "-std=c++17", "-O3",
+            "-ffp-contract=fast", "-fno-strict-aliasing", "-ffreestanding", "-fno-builtin",
+        ]  # fmt: skip
+
+
+@cache
+def find_clang() -> str:
+    """The path of a clang++ that may serve; ToolchainError where there is none."""
+    names = ("clang++", "amdclang++", *(f"clang++-{number}" for number in range(24, 16, -1)))
+    for name in names:
+        path = shutil.which(name)
+        if path is not None and "amdgcn" in _targets(path):
+            return path
+    raise ToolchainError(
+        "no clang++ with an AMDGPU back end is on the path",
+        expected="clang 17 or newer, with lld",
+        mend="install clang and lld, for example `apt install clang-19 lld-19`",
+    )
+
+
+def _targets(clang: str) -> str:
+    done = subprocess.run([clang, "--print-targets"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+@cache
+def _clang_version(clang: str) -> str:
+    done = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
