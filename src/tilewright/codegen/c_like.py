@@ -71,13 +71,8 @@ def _heading(kernel: Kernel) -> str:
     blocks = " * ".join(f"({e})" if e.terms else str(e) for e in kernel.grid) or "1"
     return (
         f"// {kernel.name} for {kernel.target}: {blocks} blocks of {kernel.threads} threads,\n"
-        f"// {shared_size(kernel)} bytes of shared memory."
+        f"// {kernel.shared_bytes} bytes of shared memory."
     )
-
-
-def shared_size(kernel: Kernel) -> int:
-    """Bytes of shared memory that a block of `kernel` needs."""
-    return max((s.offset + s.elements * s.dtype.bytes for s in kernel.shared), default=0)
 
 
 def _used(function: Iterable[str], declared: Mapping[str, str]) -> list[str]:
@@ -146,7 +141,7 @@ class _Printer:
         head = self.dialect.signature(self.names.kernel, kernel.threads)
         lines = [*(self._shared(s) for s in kernel.shared)]
         if kernel.shared:
-            lines.insert(0, self.dialect.shared(shared_size(kernel)))
+            lines.insert(0, self.dialect.shared(kernel.shared_bytes))
         body = self.body(kernel.body, self._outer_scope())
         lines += self._counters(body)
         lines += [self._fragment(r) for r in kernel.registers]

@@ -115,8 +115,8 @@ return (float)(turn & 2 ? -y : y);
 """
 
 _LOG2 = """
-int e = __builtin_amdgcn_frexp_exp(x);
-double m = __builtin_amdgcn_frexp_mant(x);
+int e;
+double m = __builtin_frexp(x, &e);
 if (m < 0.7071067811865476) m *= 2.0, e -= 1;
 double s = (m - 1.0) / (m + 1.0), z = s * s, y = 0.0;
 for (int i = 17; i > 0; i -= 2) y = __builtin_fma(y, z, 1.0 / i);

@@ -435,6 +435,11 @@ class Kernel:
     def threads(self) -> int:
         return self.warps * self.warp_size
 
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory that one block needs."""
+        return max((s.offset + s.elements * s.dtype.bytes for s in self.shared), default=0)
+
     def tensor(self, name: str) -> Tensor | None:
         return next((t for t in self.tensors if t.name == name), None)
 

@@ -94,7 +94,7 @@ class BoundLaunch:
         self._function = module.function
         self._blocks = blocks
         self._threads = kernel.threads
-        self._shared = shared_bytes(kernel)
+        self._shared = kernel.shared_bytes
 
     def __call__(self, stream: int, *pointers: int) -> None:
         """Start the kernel on `stream`. ToolchainError where the driver refuses."""
@@ -106,11 +106,6 @@ class BoundLaunch:
         )  # fmt: skip
         if result[0]:
             checked(load_driver(), result)
-
-
-def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of shared memory that a block of `kernel` needs."""
-    return max((s.offset + s.elements * s.dtype.bytes for s in kernel.shared), default=0)
 
 
 def bind_launch(
