@@ -42,7 +42,9 @@ MESSAGES = re.findall(
 
 
 @pytest.mark.parametrize(
-    ("program", "message"), zip(FAILING, MESSAGES, strict=True), ids=[m[6:11] for m in MESSAGES]
+    ("program", "message"),
+    list(zip(FAILING, MESSAGES, strict=True)),
+    ids=[m[6:11] for m in MESSAGES],
 )
 def test_an_example_fails_as_the_page_says(program: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TilewrightError) as caught:
