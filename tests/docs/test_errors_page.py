@@ -84,15 +84,16 @@ def simulate_example(text: str) -> None:
     simulate(kernel, target_named(kernel.target), arrays, sizes)
 
 
-def fail(section: Section) -> TilewrightError:
-    """What the compiler says to the section's kernel."""
-    text = section.block("kernel") or ""
+def check_example(text: str) -> None:
+    kernel = parse_kernel(text)
+    check(kernel, target_named(kernel.target))
+
+
+def error_of(section: Section) -> TilewrightError:
+    """What the section's kernel is told."""
+    judge = check_example if section.code == "TW401" else simulate_example
     with pytest.raises(TilewrightError) as caught:
-        if section.code == "TW401":
-            kernel = parse_kernel(text)
-            check(kernel, target_named(kernel.target))
-        else:
-            simulate_example(text)
+        judge(section.block("kernel") or "")
     return caught.value
 
 
@@ -107,7 +108,7 @@ def test_a_kernel_example_is_printed_as_the_compiler_would(section: Section) -> 
 def test_a_kernel_example_fails_as_the_page_says(section: Section) -> None:
     if section.code in ("TW303", "TW307"):
         pytest.skip("only the proof finds it")
-    error = fail(section)
+    error = error_of(section)
     assert error.code == section.code
     shown = (section.block("text") or "").rstrip("\n")
     assert str(error).startswith(shown)
@@ -115,6 +116,5 @@ def test_a_kernel_example_fails_as_the_page_says(section: Section) -> None:
 
 def test_the_right_kernel_is_right() -> None:
     (text, *_) = re.findall(r"^```kernel\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    kernel = parse_kernel(text)
-    check(kernel, target_named(kernel.target))
+    check_example(text)
     simulate_example(text)
