@@ -49,8 +49,8 @@ def gemm() -> Kernel:
     """c[m, n] = a[m, k] * b[n, k] on sm_90a: 4 warps, block tile 64 x 64 x 32, one stage."""
     row = 16 * e("wm") + e("i") * 8 + e("g")
     m = 64 * e("mo") + row
-    copy_m = 64 * e("mo") + 16 * e("r") + e("p")
-    copy_n = 64 * e("no") + 16 * e("r") + e("p")
+    copy_m = 64 * e("mo") + 32 * e("r") + e("p")
+    copy_n = 64 * e("no") + 32 * e("r") + e("p")
     copy_k = 32 * e("ko") + 8 * e("q")
     n = 64 * e("no") + 8 * e("j") + 2 * e("t")
     lane_row = 8 * e("i") + e("g") + 16 * e("wm")
@@ -82,12 +82,12 @@ def gemm() -> Kernel:
         (
             Barrier(),
             AsyncCopy(
-                (("r", 4),), MemRef("sa", (16 * e("r") + e("p"), 8 * e("q"))),
+                (("r", 2),), MemRef("sa", (32 * e("r") + e("p"), 8 * e("q"))),
                 MemRef("a", (copy_m, copy_k)), 8,
                 guard=(less(copy_m, "M"), less(copy_k, "K")),
             ),
             AsyncCopy(
-                (("r", 4),), MemRef("sb", (16 * e("r") + e("p"), 8 * e("q"))),
+                (("r", 2),), MemRef("sb", (32 * e("r") + e("p"), 8 * e("q"))),
                 MemRef("b", (copy_n, copy_k)), 8,
                 guard=(less(copy_n, "N"), less(copy_k, "K")),
             ),

@@ -39,7 +39,7 @@ kernel gemm target sm_90a warps 4x32 grid [(M + 63) / 64, (N + 63) / 64]
   for j < 8, r < 4: acc[j, r] = 0.0:f32
   loop ko < (K + 31) / 32:
     barrier
-    for r < 4: async copy 8 sa[p + 16*r, 8*q] = a[64*mo + p + 16*r, 32*ko + 8*q]"""
+    for r < 2: async copy 8 sa[p + 32*r, 8*q] = a[64*mo + p + 32*r, 32*ko + 8*q]"""
 
 
 def test_the_text_of_a_gemm() -> None:

@@ -1,0 +1,173 @@
+"""Rewriting kernel IR: new data out, what does not change is shared with the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tilewright.kernel.ops import (
+    Apply,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Cast,
+    Decode,
+    Holds,
+    If,
+    IndexValue,
+    Kernel,
+    LaneRead,
+    LaneXor,
+    Load,
+    Loop,
+    MemRef,
+    Mma,
+    Read,
+    Reduce,
+    ReducedAxis,
+    RegRef,
+    Statement,
+    Store,
+    Value,
+    When,
+)
+from tilewright.poly.expr import Constraint, Expr, Guard
+
+Mapped = Callable[[Expr], Expr]
+
+
+def rewrite(body: Body, change: Callable[[Statement], Body]) -> Body:
+    """Replace each statement by what `change` makes of it, inner statements before outer ones.
+
+    `change` returns ``(statement,)`` to keep one, ``()`` to drop it, several to expand it.
+    """
+    result: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Loop() | If() | When():
+                result.extend(change(with_body(statement, rewrite(statement.body, change))))
+            case _:
+                result.extend(change(statement))
+    same = len(result) == len(body) and all(a is b for a, b in zip(result, body, strict=True))
+    return body if same else tuple(result)
+
+
+def with_body(statement: Loop | If | When, body: Body) -> Loop | If | When:
+    return statement if body is statement.body else replace(statement, body=body)
+
+
+def strip_spans(kernel: Kernel) -> Kernel:
+    """The kernel without source spans, as it comes back from text."""
+
+    def strip(statement: Statement) -> Body:
+        match statement:
+            case Decode() | AsyncCommit() | AsyncWait() | Barrier():
+                return (statement,)
+            case _:
+                return (statement if statement.span is None else replace(statement, span=None),)
+
+    return replace(
+        kernel,
+        tensors=tuple(replace(tensor, span=None) for tensor in kernel.tensors),
+        shared=tuple(replace(buffer, span=None) for buffer in kernel.shared),
+        body=rewrite(kernel.body, strip),
+    )
+
+
+def substitute(body: Body, values: Mapping[str, Expr | int | str]) -> Body:
+    """Replace variables in every expression. The caller sees to it that none is bound within."""
+    return rewrite(body, lambda s: (map_expressions(s, lambda e: e.substitute(values)),))
+
+
+# ---------------------------------------------------------------- expressions of a statement
+
+
+def map_expressions(statement: Statement, f: Mapped) -> Statement:
+    """Apply `f` to every index expression of one statement, not to those in its body."""
+    match statement:
+        case Decode(source, digits):
+            return Decode(f(source), tuple((name, f(extent)) for name, extent in digits))
+        case Loop():
+            return replace(statement, extent=f(statement.extent))
+        case If():
+            return replace(statement, guard=map_guard(statement.guard, f))
+        case When():
+            return replace(statement, condition=map_value(statement.condition, f))
+        case Assign():
+            dst, value = map_registers(statement.dst, f), map_value(statement.value, f)
+            return replace(statement, dst=dst, value=value)
+        case Reduce():
+            return replace(
+                statement,
+                dst=map_registers(statement.dst, f),
+                value=map_value(statement.value, f),
+                reduces=_map_reduced(statement.reduces, f),
+            )
+        case Mma():
+            return replace(
+                statement,
+                d=map_registers(statement.d, f),
+                a=map_registers(statement.a, f),
+                b=map_registers(statement.b, f),
+                reduces=_map_reduced(statement.reduces, f),
+            )
+        case Load():
+            dst, src = map_registers(statement.dst, f), map_memory(statement.src, f)
+            return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))
+        case Store():
+            dst, src = map_memory(statement.dst, f), map_registers(statement.src, f)
+            return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))
+        case AsyncCopy():
+            dst, src = map_memory(statement.dst, f), map_memory(statement.src, f)
+            return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))
+        case AsyncCommit() | AsyncWait() | Barrier():
+            return statement
+
+
+def map_registers(ref: RegRef, f: Mapped) -> RegRef:
+    return RegRef(ref.name, tuple(f(index) for index in ref.index))
+
+
+def map_memory(ref: MemRef, f: Mapped) -> MemRef:
+    return MemRef(ref.name, tuple(f(index) for index in ref.index))
+
+
+def map_guard(guard: Guard, f: Mapped) -> Guard:
+    return tuple(Constraint(f(c.expr), c.equality) for c in guard)
+
+
+def _map_reduced(axes: tuple[ReducedAxis, ...], f: Mapped) -> tuple[ReducedAxis, ...]:
+    return tuple(ReducedAxis(r.axis, f(r.extent), f(r.coordinate)) for r in axes)
+
+
+def map_value(value: Value, f: Mapped) -> Value:
+    """Apply `f` to every index expression in a value."""
+    match value:
+        case IndexValue(expr):
+            return replace(value, expr=f(expr))
+        case Holds(guard):
+            return replace(value, guard=map_guard(guard, f))
+        case Read(ref) | LaneXor(ref):
+            return replace(value, ref=map_registers(ref, f))
+        case LaneRead(ref, lane):
+            return replace(value, ref=map_registers(ref, f), lane=f(lane))
+        case Cast(inner):
+            return replace(value, value=map_value(inner, f))
+        case Apply(_, args):
+            return replace(value, args=tuple(map_value(arg, f) for arg in args))
+        case _:
+            return value
+
+
+def map_values(value: Value, f: Callable[[Value], Value]) -> Value:
+    """Replace each value by what `f` makes of it, operands before what uses them."""
+    match value:
+        case Cast(inner):
+            return f(replace(value, value=map_values(inner, f)))
+        case Apply(_, args):
+            return f(replace(value, args=tuple(map_values(arg, f) for arg in args)))
+        case _:
+            return f(value)
