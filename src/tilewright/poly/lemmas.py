@@ -124,9 +124,7 @@ def compact(dims: Sequence[Dim], exprs: Sequence[Expr]) -> Compact:
 
 def _mergeable(dims: Sequence[Dim], exprs: Sequence[Expr]) -> tuple[Dim, Dim] | None:
     rows = [row for e in (*exprs, *(d.extent for d in dims)) for row in _rows(e)]
-    columns = {
-        d.name: tuple(coefficients.get(d.name, 0) for coefficients, _ in rows) for d in dims
-    }
+    columns = {d.name: tuple(coefficients.get(d.name, 0) for coefficients, _ in rows) for d in dims}
     moduli = tuple(den for _, den in rows)
     for low in dims:
         if not low.extent.is_const:

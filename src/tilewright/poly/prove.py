@@ -128,9 +128,7 @@ def attempt(world: World, question: Callable[[], Result]) -> Result:
 def find(world: World, dims: Sequence[Dim], guard: Guard) -> Point | None:
     """The smallest point of the dims that satisfies the guard, None where there is none."""
     small = compact(dims, tuple(c.expr for c in guard))
-    rows = tuple(
-        Constraint(e, c.equality) for e, c in zip(small.exprs, guard, strict=True)
-    )
+    rows = tuple(Constraint(e, c.equality) for e, c in zip(small.exprs, guard, strict=True))
     if world.is_empty(small.dims, rows):
         return None
     point = world.points(small.dims, rows).first()
@@ -306,9 +304,7 @@ def prove_exactly_once(
     return Proved(f"{covered.note} written exactly once")
 
 
-def prove_within(
-    world: World, inner: Sequence[IntSet], outer: Sequence[IntSet]
-) -> Point | None:
+def prove_within(world: World, inner: Sequence[IntSet], outer: Sequence[IntSet]) -> Point | None:
     """A point of the inner sets that no outer set has; None where all are had."""
     for needed in inner:
         rest = needed
@@ -336,7 +332,9 @@ def describe_missing(
     sizes = [e.evaluate(dict(first.symbols)) for e in shape]
     count = prod(high - low + 1 for low, high in ranges)
     parts = [
-        f"{_axis(i, len(sizes))} {low} to {high}" if high > low else f"{_axis(i, len(sizes))[:-1]} {low}"
+        f"{_axis(i, len(sizes))} {low} to {high}"
+        if high > low
+        else f"{_axis(i, len(sizes))[:-1]} {low}"
         for i, ((low, high), size) in enumerate(zip(ranges, sizes, strict=True))
         if (low, high) != (0, size - 1)
     ]

@@ -161,8 +161,8 @@ class World:
         columns = {name: i for i, name in enumerate(names)}
         basic = isl.BasicSet.universe(space)
         for row in rows:
-            make = isl.Constraint.alloc_equality if row.equality else (
-                isl.Constraint.alloc_inequality
+            make = (
+                isl.Constraint.alloc_equality if row.equality else (isl.Constraint.alloc_inequality)
             )
             constraint = make(local)
             for name, coefficient in row.coefficients:
@@ -324,4 +324,3 @@ class IntSet:
         """How many points, the symbols being fixed. Enumerates: small sets only."""
         with self.world.guarded():
             return int(self.raw.count_val().to_python())
-

@@ -1,0 +1,97 @@
+"""The memory accesses of a kernel, each as a piece of points and coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.spans import Span
+from tilewright.kernel.ops import AsyncCopy, Load, MemRef, Over, Shared, Store, Tensor
+from tilewright.lower.obligations.scope import Domain, Program, Site, domain
+from tilewright.poly.expr import Expr, Guard
+from tilewright.poly.prove import Piece
+from tilewright.poly.sets import Dim
+
+VECTOR = "vector element"  # a space: no digit of a kernel can have this name
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One read or write of memory by a statement: `width` elements along `axis` per instance."""
+
+    site: Site
+    over: Over
+    ref: MemRef
+    width: int
+    axis: int
+    guard: Guard
+    writes: bool
+    asynchronous: bool = False
+
+    @property
+    def span(self) -> Span | None:
+        return getattr(self.site.statement, "span", None)
+
+    @property
+    def label(self) -> str:
+        verb = "store to" if self.writes else "load from"
+        if self.asynchronous:
+            verb = "asynchronous copy to" if self.writes else "asynchronous copy from"
+        note = getattr(self.site.statement, "note", "")
+        return f"{verb} {self.ref.name}" + (f" ({note})" if note else "")
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (*self.ref.index, *(c.expr for c in self.guard))
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        """The coordinates of each element, with the position in the vector as a variable."""
+        if self.width == 1:
+            return self.ref.index
+        axis = self.axis % len(self.ref.index)
+        return tuple(e + VECTOR if i == axis else e for i, e in enumerate(self.ref.index))
+
+    @property
+    def elements(self) -> tuple[Dim, ...]:
+        return () if self.width == 1 else (Dim.of(VECTOR, self.width),)
+
+    def domain(self, program: Program, hardware: tuple[str, ...] = ("block", "thread")) -> Domain:
+        return domain(program.kernel, self.site.frame, self.exprs, self.over, hardware)
+
+    def piece(self, program: Program, hardware: tuple[str, ...] = ("block", "thread")) -> Piece:
+        where = self.domain(program, hardware)
+        return Piece(
+            (*where.dims, *self.elements),
+            (*where.guard, *self.guard),
+            self.index,
+            self.label,
+            where.inexact,
+            bool(self.site.frame.conditions),
+        )
+
+
+def accesses(program: Program) -> tuple[Access, ...]:
+    """Every access to global or shared memory, in program order; reads before writes."""
+    found: list[Access] = []
+    for site in program.sites:
+        match site.statement:
+            case Load() as s:
+                found.append(Access(site, s.over, s.src, s.width, s.axis, s.guard, False))
+            case Store() as s:
+                found.append(Access(site, s.over, s.dst, s.width, s.axis, s.guard, True))
+            case AsyncCopy() as s:
+                # The destination is written in any case: with zeros where the guard fails.
+                found.append(Access(site, s.over, s.src, s.width, s.src_axis, s.guard, False, True))
+                found.append(Access(site, s.over, s.dst, s.width, s.dst_axis, (), True, True))
+            case _:
+                pass
+    return tuple(found)
+
+
+def memory(program: Program, name: str) -> Tensor | Shared | None:
+    """The tensor or shared buffer of this name."""
+    return program.kernel.tensor(name) or program.kernel.shared_buffer(name)
+
+
+def shape_of(buffer: Tensor | Shared) -> tuple[Expr, ...]:
+    return tuple(Expr.of(extent) for extent in buffer.shape)

@@ -1,0 +1,165 @@
+"""Partial results of lanes are combined over exactly the lanes that hold them.
+
+A reduction whose coordinate has lane digits leaves one partial result in each of their lanes.
+Steps ``x = op(x, lane_xor(x, mask))`` combine the lanes that the masks span over F2. That span
+must be the one of the digits' bits, and for an operation that counts twice (add, mul) each
+mask must be new: the steps then reach each lane's partial result exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Store, Value
+from tilewright.lower.obligations.reductions import families, resets_family, summing_loops
+from tilewright.lower.obligations.registers import registers_read, span_of
+from tilewright.lower.obligations.scope import Program, Site
+from tilewright.poly.lemmas import rank
+from tilewright.poly.prove import Kind, Obligation, Proved, Refuted, Result, Unknown, Witness
+
+_IDEMPOTENT = ("max", "min")
+
+
+def combining(program: Program) -> Iterator[Obligation]:
+    """One obligation for each accumulator that a reduction leaves partial over lanes."""
+    groups: dict[str, list[Site]] = {}
+    for site in program.sites:
+        match site.statement:
+            case Reduce(dst=dst) if site.statement.reduces:
+                groups.setdefault(dst.name, []).append(site)
+            case Mma(d=d) if site.statement.reduces:
+                groups.setdefault(d.name, []).append(site)
+            case _:
+                pass
+    classes = families(program)
+    for fragment, sites in groups.items():
+        family = classes.get(fragment, frozenset((fragment,)))
+        result = _combined(program, fragment, family, sites)
+        if result is not None:
+            span = span_of(sites[0].statement)
+            yield Obligation(Kind.REDUCTION, f"lanes of {fragment}", result, span, "lane steps")
+
+
+def _combined(
+    program: Program, fragment: str, family: frozenset[str], sites: Sequence[Site]
+) -> Result | None:
+    bits = 0
+    for site in sites:
+        found = _partial_bits(program, site)
+        if found is None:
+            return Unknown(f"a thread digit that {fragment} sums over is no power of two")
+        bits |= found
+    first = sites[0].statement
+    op = first.op if isinstance(first, Reduce) else "add"
+    steps = _steps(program, op, family, sites[-1])
+    if not bits and not steps:
+        return None
+    resets = [s for s in program.sites if resets_family(s.statement, family)]
+    partial = {id(loop) for s in sites for loop in summing_loops(s, resets)}
+    repeated = [s for s, _ in steps if any(id(x) in partial for x in s.frame.loops)]
+    if repeated and op not in _IDEMPOTENT:
+        return Refuted(f"lane steps add up {fragment} in each turn of a loop that goes on with it")
+    size = program.kernel.warp_size
+    lanes, masks = bits & (size - 1), [mask for _, mask in steps]
+    if bits >= size or (lanes and not masks):
+        if _leaves(program, family, sites[-1]):
+            return Unknown(
+                f"partial results of {fragment} go through shared memory, which is not followed"
+            )
+        if bits >= size:
+            return Refuted(f"the partial results of {fragment} in several warps are not combined")
+    return _spans(fragment, op, lanes, masks)
+
+
+def _spans(fragment: str, op: str, lanes: int, masks: Sequence[int]) -> Result:
+    reached = rank(masks)
+    missing = [1 << i for i in range(lanes.bit_length()) if lanes >> i & 1]
+    outside = next((m for m in masks if m & ~lanes), None)
+    if outside is not None:
+        return Refuted(
+            f"the lane step with mask {outside} mixes lanes that hold other results of {fragment}",
+            Witness((0, outside)),
+        )
+    lost = next((m for m in missing if rank([*masks, m]) > reached), None)
+    if lost is not None:
+        return Refuted(
+            f"lane 0 of {fragment} never gets the partial result of lane {lost}",
+            Witness((0, lost)),
+            (f"masks {', '.join(map(str, masks)) or 'none'}, lane bits {lanes:#x}",),
+        )
+    if op not in _IDEMPOTENT and reached < len(masks):
+        again = next(m for i, m in enumerate(masks) if rank(masks[: i + 1]) == rank(masks[:i]))
+        return Refuted(
+            f"the lane step with mask {again} counts partial results of {fragment} again",
+            Witness((0, again)),
+        )
+    return Proved(f"{1 << reached} lanes combined, each once")
+
+
+def _partial_bits(program: Program, site: Site) -> int | None:
+    """The bits of the thread number over which the reduction's coordinates run."""
+    statement = site.statement
+    if not isinstance(statement, Reduce | Mma):
+        return 0
+    used = frozenset[str]().union(*(r.coordinate.variables() for r in statement.reduces))
+    bits = 0
+    units = {"thread": 1, "lane": 1, "warp": program.kernel.warp_size}
+    for _, decode in site.frame.decodes:
+        weight = units.get(str(decode.source), 0)
+        if not weight:
+            continue
+        for name, extent in reversed(decode.digits):
+            if not extent.is_const:
+                return None
+            if name in used and extent.const > 1:
+                if weight & (weight - 1) or extent.const & (extent.const - 1):
+                    return None
+                bits |= weight * (extent.const - 1)
+            weight *= extent.const
+    sizes = {"thread": program.kernel.threads, "lane": program.kernel.warp_size}
+    for name, size in sizes.items():
+        if name in used:
+            bits |= size - 1
+    return bits
+
+
+def _steps(program: Program, op: str, family: frozenset[str], last: Site) -> list[tuple[Site, int]]:
+    """The lane steps on the accumulator after its last term, in order; they may rename it."""
+    names = set(family)
+    found: list[tuple[Site, int]] = []
+    for site in program.sites:
+        statement = site.statement
+        if site.frame.path <= last.frame.path or not isinstance(statement, Assign):
+            continue
+        mask = _step(statement.value, op, names)
+        if mask is not None:
+            names.add(statement.dst.name)
+            found.append((site, mask))
+        elif isinstance(statement.value, Read | Cast) and any(
+            r.name in names for r in registers_read(statement.value)
+        ):
+            names.add(statement.dst.name)
+    return found
+
+
+def _step(value: Value, op: str, names: set[str]) -> int | None:
+    if not isinstance(value, Apply) or value.op != op or len(value.args) != 2:
+        return None
+    one, two = value.args
+    if isinstance(one, LaneXor):
+        one, two = two, one
+    if isinstance(one, Read) and isinstance(two, LaneXor) and one.ref == two.ref:
+        return two.mask if one.ref.name in names else None
+    return None
+
+
+def _leaves(program: Program, family: frozenset[str], last: Site) -> bool:
+    """Whether the accumulator is stored to shared memory after its last term."""
+    shared = {b.name for b in program.kernel.shared}
+    return any(
+        isinstance(s.statement, Store)
+        and s.statement.src.name in family
+        and s.statement.dst.name in shared
+        and s.frame.path > last.frame.path
+        for s in program.sites
+    )

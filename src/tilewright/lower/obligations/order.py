@@ -1,0 +1,219 @@
+"""What a thread can still meet before everybody meets at a barrier.
+
+`ahead(program, site)` walks the structured program forward from a statement instance x and
+yields each instance y that may run while x is not yet ordered before it: with a synchronous x up
+to the next barrier; with an asynchronous copy up to the first barrier after the wait that
+completes its group. Two accesses of two threads are unordered exactly if one meets the other so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tilewright.kernel.ops import (
+    AsyncCommit,
+    AsyncWait,
+    Barrier,
+    Body,
+    If,
+    Kernel,
+    Loop,
+    Statement,
+    When,
+    walk,
+)
+from tilewright.lower.obligations.scope import Program, Site
+from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
+
+_MOST_TURNS = 40  # of one loop, before its barriers are given up on
+LATER = "'"  # suffix of what belongs to the later instance
+
+
+class EndlessError(Exception):
+    """A walk met no barrier in many turns of a loop that has one under a condition."""
+
+
+class Stage(Enum):
+    """How far x is: its effect is done, or its asynchronous copy is on the way."""
+
+    DONE = "done"
+    UNCOMMITTED = "uncommitted"
+    COMMITTED = "committed"
+
+    @property
+    def in_flight(self) -> bool:
+        return self is not Stage.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One way to go on: the conditions on loop counters, and the stage that x has reached.
+
+    `newer` counts the groups committed after that of x.
+    """
+
+    stage: Stage
+    newer: int = 0
+    conditions: Guard = ()
+
+    def when(self, *conditions: Constraint) -> Path | None:
+        """The path under further conditions; None where a constant one fails."""
+        for c in conditions:
+            value = c.expr.const
+            if c.expr.is_const and (value != 0 if c.equality else value < 0):
+                return None
+        kept = tuple(c for c in conditions if not c.expr.is_const)
+        return replace(self, conditions=self.conditions + kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A later statement; `turns` gives its loop counters in those of x, or as later names.
+
+    `same` marks x itself, met by another thread in the same turn of every loop.
+    """
+
+    site: Site
+    turns: Mapping[str, Expr]
+    path: Path
+    same: bool = False
+
+
+_Walk = Generator[Meeting, None, list[Path]]
+_Turns = dict[str, Expr]
+
+
+def ahead(program: Program, site: Site, asynchronous: bool) -> Iterator[Meeting]:
+    """Every instance that is not ordered after the instance of `site`, itself included.
+
+    Raises `EndlessError` where no barrier ends the walk.
+    """
+    walker = _Walker({s.frame.path: s for s in program.sites})
+    turns = {loop.var: Expr.of(loop.var) for loop in site.frame.loops}
+    start = Path(Stage.UNCOMMITTED if asynchronous else Stage.DONE)
+    yield Meeting(site, turns, start, same=True)
+    yield from walker.climb(program.kernel, site, turns, start)
+
+
+class _Walker:
+    def __init__(self, sites: Mapping[tuple[int, ...], Site]) -> None:
+        self.sites = sites
+
+    def climb(self, kernel: Kernel, site: Site, turns: _Turns, start: Path) -> Iterator[Meeting]:
+        """Finish the body that holds the site, then the further turns of each loop around it."""
+        bodies: list[Body] = [kernel.body]
+        for statement in site.frame.around:
+            bodies.append(statement.body)
+        paths = [start]
+        for depth in range(len(bodies) - 1, -1, -1):
+            prefix, position = site.frame.path[:depth], site.frame.path[depth]
+            inside = {x.var: turns[x.var] for x in site.frame.around[:depth] if isinstance(x, Loop)}
+            after: list[Path] = []
+            for path in paths:
+                after += yield from self.body(bodies[depth], position + 1, prefix, inside, path)
+            paths = list(dict.fromkeys(after))
+            if depth and isinstance(loop := site.frame.around[depth - 1], Loop):
+                outer = {n: e for n, e in inside.items() if n != loop.var}
+                left: list[Path] = []
+                for path in paths:
+                    left += yield from self.turns(loop, prefix, outer, path, Expr.of(loop.var) + 1)
+                paths = list(dict.fromkeys(left))
+            if not paths:
+                return
+
+    def body(
+        self, body: Body, start: int, prefix: tuple[int, ...], turns: _Turns, path: Path
+    ) -> _Walk:
+        paths = [path]
+        for position in range(start, len(body)):
+            after: list[Path] = []
+            for one in paths:
+                here = (*prefix, position)
+                after += yield from self.statement(body[position], here, turns, one)
+            paths = list(dict.fromkeys(after))
+            if not paths:
+                break
+        return paths
+
+    def statement(
+        self, statement: Statement, here: tuple[int, ...], turns: _Turns, path: Path
+    ) -> _Walk:
+        match statement:
+            case Barrier():
+                return [] if path.stage is Stage.DONE else [path]
+            case AsyncCommit():
+                return [_committed(path)]
+            case AsyncWait(pending=pending):
+                done = path.stage is Stage.COMMITTED and path.newer >= pending
+                return [replace(path, stage=Stage.DONE) if done else path]
+            case Loop():
+                return (yield from self.turns(statement, here, turns, path, Expr.of(0)))
+            case If() | When():
+                inside = yield from self.body(statement.body, 0, here, turns, path)
+                if not _matters(statement.body, path):
+                    return [path]
+                return _branches(statement, turns, path, inside)
+            case _:
+                yield Meeting(self.sites[here], dict(turns), path)
+                return [path]
+
+    def turns(
+        self, loop: Loop, here: tuple[int, ...], turns: _Turns, path: Path, first: Expr
+    ) -> _Walk:
+        """The turns `first`, `first + 1`, .. of a loop, and what follows it."""
+        extent = loop.extent.substitute(turns)
+        if not _matters(loop.body, path):
+            later = Expr.of(loop.var + LATER)
+            free = path.when(Constraint(later - first), less(later, extent))
+            if free is not None:
+                yield from self.body(loop.body, 0, here, {**turns, loop.var: later}, free)
+            return [path]
+        left: list[Path] = []
+        entering = [path]
+        for step in range(_MOST_TURNS):
+            turn = first + step
+            left += _under(
+                entering, equal(turn, extent) if step or first.terms else less(extent, 1)
+            )
+            entering = _under(entering, less(turn, extent))
+            after: list[Path] = []
+            for one in entering:
+                after += yield from self.body(loop.body, 0, here, {**turns, loop.var: turn}, one)
+            entering = list(dict.fromkeys(after))
+            if not entering:
+                return left
+        raise EndlessError(f"the loop over {loop.var} may run {_MOST_TURNS} turns with no barrier")
+
+
+def _under(paths: list[Path], condition: Constraint) -> list[Path]:
+    return [p for p in (path.when(condition) for path in paths) if p is not None]
+
+
+def _committed(path: Path) -> Path:
+    match path.stage:
+        case Stage.UNCOMMITTED:
+            return replace(path, stage=Stage.COMMITTED)
+        case Stage.COMMITTED:
+            return replace(path, newer=path.newer + 1)
+        case Stage.DONE:
+            return path
+
+
+def _matters(body: Body, path: Path) -> bool:
+    """Whether the body has a statement that can change how far the path is."""
+    kinds = (Barrier, AsyncCommit, AsyncWait) if path.stage.in_flight else (Barrier,)
+    return any(isinstance(s, kinds) for s in walk(body))
+
+
+def _branches(statement: If | When, turns: _Turns, path: Path, inside: list[Path]) -> list[Path]:
+    """The paths after a branch: through its body, and past it where its guard fails."""
+    if isinstance(statement, When):
+        return [*inside, path]
+    guard = tuple(c.substitute(turns) for c in statement.guard)
+    left = [p for p in (one.when(*guard) for one in inside) if p is not None]
+    for c in guard:
+        failing = (less(c.expr, 0), less(0, c.expr)) if c.equality else (less(c.expr, 0),)
+        left += [p for p in (path.when(f) for f in failing) if p is not None]
+    return left

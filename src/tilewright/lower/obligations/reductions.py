@@ -1,0 +1,328 @@
+"""Every term of a reduction is counted exactly once.
+
+A `ReducedAxis` says which coordinate of its axis a `Reduce` or `Mma` counts. All statements that
+accumulate one axis into one fragment are taken together. For each context (block, thread, outer
+loops) and each accumulator element that was set, the coordinates must hit [0, extent) once each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.kernel.ops import (
+    Assign,
+    Cast,
+    Load,
+    Loop,
+    Mma,
+    Over,
+    Read,
+    Reduce,
+    ReducedAxis,
+    Statement,
+    Value,
+    walk,
+)
+from tilewright.lower.obligations.registers import RUN, registers_read, span_of, uses
+from tilewright.lower.obligations.scope import BUILTINS, Domain, Program, Site, domain
+from tilewright.poly.expr import Expr, Guard, at_least, less
+from tilewright.poly.layout import Place
+from tilewright.poly.prove import (
+    Assumed,
+    Kind,
+    Obligation,
+    Piece,
+    Proved,
+    Refuted,
+    Result,
+    Unknown,
+    Witness,
+    attempt,
+    instance_text,
+    prove_at_most_once,
+    smaller,
+)
+from tilewright.poly.sets import Dim, IntSet
+from tilewright.target.model import MmaAtom
+
+INNER = "k of the atom"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One statement that counts terms of one axis."""
+
+    site: Site
+    statement: Reduce | Mma
+    reduced: ReducedAxis
+
+    @property
+    def fragment(self) -> str:
+        return self.statement.d.name if isinstance(self.statement, Mma) else self.statement.dst.name
+
+    @property
+    def accumulator(self) -> tuple[Expr, ...]:
+        statement = self.statement
+        return statement.d.index if isinstance(statement, Mma) else statement.dst.index
+
+    @property
+    def over(self) -> Over:
+        statement = self.statement
+        return statement.over + (() if isinstance(statement, Mma) else statement.along)
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (*self.accumulator, self.reduced.coordinate)
+
+    def atom(self, program: Program) -> MmaAtom | None:
+        name = self.statement.atom if isinstance(self.statement, Mma) else ""
+        return program.target.atom(name)
+
+
+def reductions(program: Program) -> Iterator[Obligation]:
+    """One obligation for each accumulator and axis."""
+    groups: dict[tuple[str, str], list[Term]] = {}
+    for site in program.sites:
+        if isinstance(site.statement, Reduce | Mma):
+            for reduced in site.statement.reduces:
+                term = Term(site, site.statement, reduced)
+                groups.setdefault((term.fragment, reduced.axis), []).append(term)
+    classes = families(program)
+    for (fragment, axis), terms in groups.items():
+        family = classes.get(fragment, frozenset((fragment,)))
+        result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f))
+        span = span_of(terms[0].statement)
+        yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "reduction")
+
+
+def families(program: Program) -> dict[str, frozenset[str]]:
+    """Fragments that hold one value in turn, because one is copied to the other."""
+    classes: dict[str, frozenset[str]] = {}
+    for site in program.sites:
+        if isinstance(site.statement, Assign):
+            source = _copied(site.statement.value)
+            if source is not None:
+                target = site.statement.dst.name
+                one = classes.get(source, frozenset((source,)))
+                merged = one | classes.get(target, frozenset((target,)))
+                classes.update(dict.fromkeys(merged, merged))
+    return classes
+
+
+def _copied(value: Value) -> str | None:
+    """The fragment that a value copies, None where it computes."""
+    match value:
+        case Read():
+            return value.ref.name
+        case Cast():
+            return _copied(value.value)
+        case _:
+            return None
+
+
+# ---------------------------------------------------------------- completeness
+
+
+def _complete(program: Program, terms: Sequence[Term], family: frozenset[str]) -> Result:
+    axis, fragment = terms[0].reduced.axis, terms[0].fragment
+    extent = terms[0].reduced.extent
+    if any(t.reduced.extent != extent for t in terms):
+        return Unknown(f"the statements state different extents of {axis}")
+    resets = [s for s in program.sites if resets_family(s.statement, family)]
+    summing = [summing_loops(t.site, resets) for t in terms]
+    places = [_place(program, t) for t in terms]
+    counted = frozenset[str]().union(
+        *(_counted(t, loops) for t, loops in zip(terms, summing, strict=True))
+    )
+    context = {d.name: d for place in places for d in place.dims if d.name not in counted}
+    pieces = [_piece(t, p, context) for t, p in zip(terms, places, strict=True)]
+    once = prove_at_most_once(program.world, pieces, axis)
+    if isinstance(once, Refuted):
+        *where, k = once.witness.element
+        place = _element(fragment, where[len(context) :])
+        return replace(once, message=f"{axis} = {k} is counted more than once into {place}")
+    if not isinstance(once, Proved):
+        return once
+    own = [s for s in resets if _target(s.statement) == fragment]
+    guards = _reader_guards(program, terms, summing)
+    required = [
+        _required(program, s, terms[0], context, extent, guard) for s in own for guard in guards
+    ]
+    return _missing(program, pieces, required, context, terms[0])
+
+
+def _target(statement: Statement) -> str:
+    return statement.dst.name if isinstance(statement, Assign | Load) else ""
+
+
+def resets_family(statement: Statement, family: frozenset[str]) -> bool:
+    """Whether the statement sets a fragment of the family anew, not from the family itself."""
+    match statement:
+        case Assign(dst=dst, value=value):
+            own = any(r.name in family for r in registers_read(value))
+            return dst.name in family and not own
+        case Load(dst=dst):
+            return dst.name in family
+        case _:
+            return False
+
+
+def summing_loops(site: Site, resets: Sequence[Site]) -> tuple[Loop, ...]:
+    """The loops around the site whose iterations add up: no reset stands in them."""
+    inside = {id(r.statement) for r in resets}
+    return tuple(
+        loop for loop in site.frame.loops if not any(id(s) in inside for s in walk(loop.body))
+    )
+
+
+def _place(program: Program, term: Term) -> Domain:
+    """The points of a term, with the registers of the accumulator and the atom's own k."""
+    where = domain(program.kernel, term.site.frame, term.exprs, term.over, hardware=())
+    atom = term.atom(program)
+    if atom is None:
+        return where
+    extra = (Dim.of(INNER, atom.k), Dim.of(RUN, atom.d.count(Place.REGISTER)))
+    return replace(where, dims=(*where.dims, *extra))
+
+
+def _counted(term: Term, loops: Sequence[Loop]) -> frozenset[str]:
+    """Dims over which a term runs, or that name its element; the others are context."""
+    own = term.reduced.coordinate.variables() | {n for n, _ in term.over}
+    return own | {INNER, RUN} | {loop.var for loop in loops}
+
+
+def _piece(term: Term, place: Domain, context: Mapping[str, Dim]) -> Piece:
+    """(context.., accumulator element.., coordinate) for each counted term."""
+    index, coordinate = term.accumulator, term.reduced.coordinate
+    if isinstance(term.statement, Mma):
+        index = (*index[:-1], index[-1] + RUN)
+        coordinate = coordinate + INNER
+    present = {d.name for d in place.dims}
+    missing = tuple(d for n, d in context.items() if n not in present)
+    counted = (at_least(coordinate, 0), less(coordinate, term.reduced.extent))
+    return Piece(
+        (*place.dims, *missing),
+        (*place.guard, *counted),
+        (*(Expr.of(n) for n in context), *index, coordinate),
+        type(term.statement).__name__.lower(),
+        place.inexact,
+        bool(term.site.frame.conditions),
+    )
+
+
+def _reader_guards(
+    program: Program, terms: Sequence[Term], summing: Sequence[tuple[Loop, ...]]
+) -> list[Guard]:
+    """The guards under which the complete accumulator is read: it must be complete there.
+
+    A part of a guard that uses names unknown to the terms is left out: more is required then.
+    """
+    frame = terms[0].site.frame
+    known = {n for _, d in frame.decodes for n, _ in d.digits}
+    known |= {x.var for x in frame.loops} - {x.var for loops in summing for x in loops}
+    known |= {s.name for s in program.kernel.symbols} | set(BUILTINS)
+    partial = {id(x) for loops in summing for x in loops}
+    found: list[Guard] = []
+    for site in program.sites:
+        if terms[0].fragment in _values_read(site.statement, program) and not any(
+            id(x) in partial for x in site.frame.loops
+        ):
+            guard = tuple(c for c in site.frame.guard if c.expr.variables() <= known)
+            found.append(guard)
+    return list(dict.fromkeys(found)) if found and () not in found else [()]
+
+
+def _values_read(statement: Statement, program: Program) -> frozenset[str]:
+    """Fragments that a statement reads, but for the accumulator that it goes on with."""
+    match statement:
+        case Mma(a=a, b=b):
+            return frozenset((a.name, b.name))
+        case Reduce(value=value):
+            return frozenset(r.name for r in registers_read(value))
+        case _:
+            found = uses(statement, program.target)
+            return frozenset(u.ref.name for u in found if not u.writes)
+
+
+def _required(
+    program: Program,
+    reset: Site,
+    term: Term,
+    context: Mapping[str, Dim],
+    extent: Expr,
+    guard: Guard,
+) -> Piece:
+    """All terms of every element that `reset` sets, in every context where `guard` holds."""
+    statement = reset.statement
+    index, over = (), ()
+    extra: tuple[Dim, ...] = ()
+    if isinstance(statement, Assign | Load):
+        index, over = statement.dst.index, statement.over
+        if isinstance(statement, Load) and statement.width > 1:
+            index = (*index[:-1], index[-1] + RUN)
+            extra = (Dim.of(RUN, statement.width),)
+    frame = replace(reset.frame, decodes=term.site.frame.decodes)
+    exprs = (*(e.substitute({RUN: 0}) for e in index), *(c.expr for c in guard))
+    where = domain(program.kernel, frame, exprs, over, hardware=())
+    present = {d.name for d in where.dims}
+    dims = (*where.dims, *extra, *(d for n, d in context.items() if n not in present))
+    term_dim = Dim(INNER, extent)
+    whole = (*(Expr.of(n) for n in context), *index, Expr.of(INNER))
+    return Piece((*dims, term_dim), (*where.guard, *guard), whole, inexact=where.inexact)
+
+
+def _missing(
+    program: Program,
+    pieces: Sequence[Piece],
+    required: Sequence[Piece],
+    context: Mapping[str, Dim],
+    term: Term,
+) -> Result:
+    axis, fragment = term.reduced.axis, term.fragment
+    counted = [p for p in pieces if not p.optional and not p.inexact]
+    images = [_image(program, p) for p in counted]
+    needed = [_image(program, p) for p in required] or [
+        _image(program, _all_terms(p, term.reduced.extent)) for p in counted
+    ]
+    for one in needed:
+        rest = one
+        for image in images:
+            rest = rest.subtract(image)
+        point = rest.first()
+        if point is None:
+            continue
+        inexact = next((p.inexact for p in (*pieces, *required) if p.inexact), "")
+        if inexact:
+            return Unknown(inexact)
+        if len(counted) < len(pieces):
+            return Assumed(f"the conditions under which {axis} is reduced hold")
+        values = [v for _, v in point.values]
+        here = dict(zip(context, values, strict=False))
+        place = _element(fragment, values[len(context) : -1])
+        low, high = rest.at(point).spread()[-1]
+        terms = f"{axis} = {low} to {high}" if high > low else f"{axis} = {low}"
+        witness = Witness(tuple(values), point.symbols, (tuple(here.items()),))
+        notes = (f"the first is {axis} = {values[-1]} into {place}",)
+        if here or point.symbols:
+            notes += (instance_text(tuple(here.items()), point.symbols),)
+        return Refuted(f"{terms} is never counted into {fragment}", witness, notes)
+    return Proved(f"each of {term.reduced.extent} terms is counted once")
+
+
+def _all_terms(piece: Piece, extent: Expr) -> Piece:
+    """Every coordinate, for each context and element that the piece reaches."""
+    return replace(
+        piece,
+        dims=(*piece.dims, Dim("any term", extent)),
+        index=(*piece.index[:-1], Expr.of("any term")),
+    )
+
+
+def _image(program: Program, piece: Piece) -> IntSet:
+    small, _ = smaller(piece)
+    return program.world.image(small.dims, small.guard, small.index)
+
+
+def _element(fragment: str, index: Sequence[int]) -> str:
+    return f"{fragment}[{', '.join(str(v) for v in index)}]"

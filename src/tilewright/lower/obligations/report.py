@@ -1,0 +1,151 @@
+"""All obligations of a kernel, their report, and the error that the first refuted one becomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tilewright.base.diagnostics import (
+    BarrierError,
+    BoundsError,
+    CoverageError,
+    IndexWidthError,
+    RaceError,
+    ReductionError,
+    TilewrightError,
+    UnwrittenReadError,
+)
+from tilewright.kernel.ops import Kernel
+from tilewright.lower.obligations.accesses import accesses
+from tilewright.lower.obligations.barriers import barriers
+from tilewright.lower.obligations.bounds import alignment, bounds
+from tilewright.lower.obligations.combining import combining
+from tilewright.lower.obligations.coverage import coverage
+from tilewright.lower.obligations.decodes import decodes
+from tilewright.lower.obligations.reductions import reductions
+from tilewright.lower.obligations.registers import assigned_before_read, register_bounds
+from tilewright.lower.obligations.scope import Program
+from tilewright.lower.obligations.shared_memory import races
+from tilewright.lower.obligations.unwritten import unwritten_reads
+from tilewright.lower.obligations.widths import index_widths
+from tilewright.poly.prove import Assumed, Kind, Obligation, Proved, Refuted, Unknown
+from tilewright.target.model import Target
+
+_ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
+    Kind.COVERAGE: (
+        CoverageError,
+        "every element of an output written exactly once",
+        "place or loop over every digit of the output, and guard digits that replicate",
+    ),
+    Kind.DECODE: (
+        CoverageError,
+        "digits whose extents multiply to the range of their source",
+        "let the grid, the warps or the loop have the product of the digits' extents",
+    ),
+    Kind.BOUNDS: (BoundsError, "an index inside", "guard the access with the extent"),
+    Kind.ALIGNMENT: (
+        BoundsError,
+        "vectors that start at a multiple of their size",
+        "narrow the vector, or state that the size is a multiple of its length",
+    ),
+    Kind.REDUCTION: (
+        ReductionError,
+        "each term of the reduction counted exactly once",
+        "let the loops and the lane steps run over the whole axis, once",
+    ),
+    Kind.UNWRITTEN: (UnwrittenReadError, "a write before each read", "initialise it first"),
+    Kind.RACE: (
+        RaceError,
+        "a barrier between accesses of two threads to one element, one of them writing",
+        "put a barrier between the two, or wait for the copy first",
+    ),
+    Kind.BARRIER: (
+        BarrierError,
+        "control flow on which all threads agree",
+        "move the barrier out of the guard, or guard with block digits only",
+    ),
+    Kind.INDEX_WIDTH: (IndexWidthError, "indices that fit their integer", "use index_bits=64"),
+}
+
+
+def verify(kernel: Kernel, target: Target) -> tuple[Obligation, ...]:
+    """Prove, refute or bound everything that the kernel has to satisfy. Never raises for faults.
+
+    Reads the kernel IR alone. Raises `LegalityError` where a name in it is not defined.
+    """
+    program = Program.of(kernel, target)
+    found = accesses(program)
+    return (
+        *decodes(program),
+        *coverage(program, found),
+        *bounds(program, found),
+        *register_bounds(program),
+        *alignment(program, found),
+        *reductions(program),
+        *combining(program),
+        *assigned_before_read(program),
+        *unwritten_reads(program, found),
+        *races(program, found),
+        *barriers(program),
+        *index_widths(program, found),
+    )
+
+
+def report(obligations: Sequence[Obligation]) -> str:
+    """One line for each obligation that is not proved, grouped proofs, and a count of each end."""
+    counts = Counter(type(o.result).__name__.lower() for o in obligations)
+    words = ("proved", "refuted", "assumed", "unknown")
+    lines = [", ".join(f"{counts[w]} {w}" for w in words)]
+    for kind in Kind:
+        own = [o for o in obligations if o.kind is kind]
+        proved = [o for o in own if isinstance(o.result, Proved)]
+        if proved:
+            notes = list(dict.fromkeys(_note(o) for o in proved if _note(o)))
+            text = f"{len(proved)} proved"
+            lines.append(f"{kind.value}: {text}" + (f"; {'; '.join(notes)}" if notes else ""))
+        lines += [f"{kind.value}: {_line(o)}" for o in own if not isinstance(o.result, Proved)]
+    return "\n".join(lines)
+
+
+def _note(obligation: Obligation) -> str:
+    shown = (Kind.COVERAGE, Kind.REDUCTION)
+    result = obligation.result
+    if obligation.kind not in shown or not isinstance(result, Proved):
+        return ""
+    return (
+        result.note
+        if obligation.kind is Kind.COVERAGE
+        else (f"{obligation.subject}: {result.note}")
+    )
+
+
+def _line(obligation: Obligation) -> str:
+    where = f"{obligation.subject}, {obligation.statement}"
+    match obligation.result:
+        case Refuted(message=message, notes=notes):
+            text = f"REFUTED {message}" + "".join(f"; {n}" for n in notes)
+        case Assumed(contract=contract):
+            text = f"assumed {contract}"
+        case Unknown(reason=reason):
+            text = f"unknown: {reason}"
+        case Proved():
+            text = "proved"
+    return f"{text} ({where})"
+
+
+def error_of(obligation: Obligation) -> TilewrightError | None:
+    """The typed error of a refuted obligation, None for any other."""
+    result = obligation.result
+    if not isinstance(result, Refuted):
+        return None
+    error, expected, mend = _ERRORS[obligation.kind]
+    notes = (*result.notes, f"proof of {obligation.subject}: {obligation.statement}")
+    return error(result.message, span=obligation.span, expected=expected, mend=mend, notes=notes)
+
+
+def raise_first_refuted(obligations: Sequence[Obligation]) -> None:
+    """Raise the typed error of the first refuted obligation; nothing where there is none."""
+    for obligation in obligations:
+        error = error_of(obligation)
+        if error is not None:
+            raise error

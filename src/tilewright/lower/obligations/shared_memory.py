@@ -1,0 +1,232 @@
+"""No two threads meet at one element without order, one of them writing.
+
+Swizzles are dropped: they permute their buffer (the XOR lemma), so logical coordinates name
+elements faithfully. Global tensors that are written and read are held to the same rule, and to
+one more: nothing orders two blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.base.spans import Span
+from tilewright.kernel.ops import Shared
+from tilewright.lower.obligations.accesses import Access
+from tilewright.lower.obligations.order import LATER, EndlessError, Meeting, ahead
+from tilewright.lower.obligations.scope import Domain, Program, domain
+from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
+from tilewright.poly.prove import (
+    Kind,
+    Obligation,
+    Proved,
+    Refuted,
+    Result,
+    Unknown,
+    Witness,
+    attempt,
+    find,
+)
+from tilewright.poly.sets import Dim, Point
+
+
+def races(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
+    """One obligation for each shared buffer, and each global tensor both read and written."""
+    for buffer in program.kernel.shared:
+        near = [b for b in program.kernel.shared if _overlap(buffer, b)]
+        names = {b.name for b in near if b.name >= buffer.name}
+        own = [a for a in found if a.ref.name in names]
+        if any(a.ref.name == buffer.name for a in own):
+            yield _obligation(program, buffer.name, own)
+    for tensor in program.kernel.tensors:
+        own = [a for a in found if a.ref.name == tensor.name]
+        if any(a.writes for a in own) and any(not a.writes for a in own):
+            yield _obligation(program, tensor.name, own)
+            yield _between_blocks(program, tensor.name, own)
+
+
+def _overlap(one: Shared, two: Shared) -> bool:
+    end_one = one.offset + one.elements * one.dtype.bytes
+    end_two = two.offset + two.elements * two.dtype.bytes
+    return one.offset < end_two and two.offset < end_one
+
+
+def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligation:
+    span: Span | None = own[0].span
+    checked = 0
+    unknown: Unknown | None = None
+    for access in own:
+        try:
+            meetings = list(ahead(program, access.site, access.asynchronous))
+        except EndlessError as error:
+            unknown = unknown or Unknown(str(error))
+            continue
+        for meeting in meetings:
+            for other in own:
+                if other.site is not meeting.site or not (access.writes or other.writes):
+                    continue
+                if name not in (access.ref.name, other.ref.name):
+                    continue
+                checked += 1
+                pair = _Pair(program, access, other, meeting)
+                result = attempt(program.world, pair.check)
+                if isinstance(result, Refuted):
+                    return Obligation(Kind.RACE, name, result, other.span or span, other.label)
+                if isinstance(result, Unknown):
+                    unknown = unknown or result
+    note = f"{checked} pairs of accesses ordered or apart"
+    return Obligation(Kind.RACE, name, unknown or Proved(note), span, "accesses between barriers")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Access x of one thread, and a later access y that nothing orders after it."""
+
+    program: Program
+    first: Access
+    second: Access
+    meeting: Meeting
+
+    def check(self) -> Result:
+        x = _points(self.program, self.first)
+        y = _points(self.program, self.second)
+        turns = self.meeting.turns
+        shared = {n for n in x.block if n in y.block}
+        later: dict[str, Expr | int | str] = {
+            d.name: d.name + LATER for d in (*y.dims, *self.second.elements) if d.name not in shared
+        }
+        later.update(turns)
+        dims = {d.name: d for d in (*x.dims, *self.first.elements)}
+        bounds: list[Constraint] = []
+        for d in (*y.dims, *self.second.elements):
+            extent = d.extent.substitute(later)
+            name = Expr.of(d.name).substitute(later)
+            if d.name in shared:
+                continue
+            if str(name) == d.name + LATER:
+                dims[d.name + LATER] = Dim(d.name + LATER, extent)
+            else:
+                bounds += [at_least(name, 0), less(name, extent)]
+        same_memory = self.first.ref.name == self.second.ref.name
+        rows = [*x.guard, *self.first.guard, *bounds]
+        rows += [c.substitute(later) for c in (*y.guard, *self.second.guard)]
+        known = dims.keys() | {s.name for s in self.program.kernel.symbols}
+        path = [c for c in self.meeting.path.conditions if c.expr.variables() <= known]
+        exact = len(path) == len(self.meeting.path.conditions) and not (x.inexact or y.inexact)
+        exact = exact and set(x.block) == shared == set(y.block)
+        rows += path
+        if same_memory:
+            pairs = zip(self.first.index, self.second.index, strict=True)
+            rows += [Constraint(a - b.substitute(later), equality=True) for a, b in pairs]
+        for apart in self._threads(x, y, later):
+            point = find(self.program.world, tuple(dims.values()), (*rows, *apart))
+            if point is not None:
+                return self._fault(x, y, later, point, exact, same_memory)
+        return Proved()
+
+    def _threads(self, x: Domain, y: Domain, later: dict[str, Expr | int | str]) -> list[Guard]:
+        """The ways in which the two threads may relate; any way where the copy is in flight."""
+        if self.meeting.path.stage.in_flight and not self.meeting.same:
+            return [()]
+        if x.thread is None or y.thread is None:
+            return [()]
+        one, two = x.thread, y.thread.substitute(later)
+        if self.meeting.same:
+            return [(less(one, two),)]
+        return [(less(one, two),), (less(two, one),)]
+
+    def _fault(
+        self,
+        x: Domain,
+        y: Domain,
+        later: dict[str, Expr | int | str],
+        point: Point,
+        exact: bool,
+        same_memory: bool,
+    ) -> Result:
+        first, second = self.first, self.second
+        if not same_memory:
+            return Unknown(
+                f"{first.ref.name} and {second.ref.name} share memory, and no barrier stands "
+                f"between the {first.label} and the {second.label}"
+            )
+        if not exact:
+            return Unknown("the two accesses may meet, but the points are not exact")
+        values = point.bindings()
+        element = tuple(e.evaluate(values) for e in first.index)
+        threads = [
+            t.evaluate(values) for t in (x.thread, y.thread and y.thread.substitute(later)) if t
+        ] or [0, 0]
+        place = f"{first.ref.name}[{', '.join(map(str, element))}]"
+        flight = self.meeting.path.stage.in_flight
+        why = "its copy not known to be complete" if flight else "no barrier between"
+        message = (
+            f"{place} is {_verb(first)} by thread {threads[0]} and {_verb(second)} by "
+            f"thread {threads[1]}, {why}"
+        )
+        here = tuple((d.name, values[d.name]) for d in x.dims)
+        there = tuple((d.name, Expr.of(d.name).substitute(later).evaluate(values)) for d in y.dims)
+        notes = (
+            f"first the {first.label} at {_text(here)}",
+            f"then the {second.label} at {_text(there)}",
+        )
+        if point.symbols:
+            notes += (f"with {_text(point.symbols)}",)
+        return Refuted(message, Witness(element, point.symbols, (here, there)), notes)
+
+
+def _verb(access: Access) -> str:
+    return "written" if access.writes else "read"
+
+
+def _text(values: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{n} = {v}" for n, v in values) or "its only instance"
+
+
+def _points(program: Program, access: Access) -> Domain:
+    """The access's points with every loop counter kept and every thread digit."""
+    counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
+    exprs = (*access.exprs, *counters)
+    return domain(program.kernel, access.site.frame, exprs, access.over, ("thread",))
+
+
+# ---------------------------------------------------------------- between blocks
+
+
+def _between_blocks(program: Program, name: str, own: Sequence[Access]) -> Obligation:
+    """No block reads an element that another block writes: nothing orders the two."""
+    for write in (a for a in own if a.writes):
+        for read in (a for a in own if not a.writes):
+            result = attempt(program.world, lambda w=write, r=read: _blocks_apart(program, w, r))
+            if not isinstance(result, Proved):
+                return Obligation(Kind.RACE, name, result, read.span, read.label)
+    note = "no block reads what another one writes"
+    return Obligation(Kind.RACE, name, Proved(note), own[0].span, "accesses between blocks")
+
+
+def _blocks_apart(program: Program, write: Access, read: Access) -> Result:
+    x, y = write.piece(program), read.piece(program)
+    blocks = [d.domain(program).block for d in (write, read)]
+    later: dict[str, Expr | int | str] = {d.name: d.name + LATER for d in y.dims}
+    dims = (*x.dims, *(Dim(d.name + LATER, d.extent.substitute(later)) for d in y.dims))
+    rows: list[Constraint] = [*x.guard, *(c.substitute(later) for c in y.guard)]
+    rows += [equal(a, b.substitute(later)) for a, b in zip(x.index, y.index, strict=True)]
+    if blocks[0] != blocks[1]:
+        return Unknown("the two accesses decode the block in different ways")
+    for digit in blocks[0]:
+        for apart in (less(digit, digit + LATER), less(digit + LATER, digit)):
+            point = find(program.world, dims, (*rows, apart))
+            if point is not None:
+                if x.inexact or y.inexact:
+                    return Unknown(x.inexact or y.inexact)
+                values = point.bindings()
+                element = tuple(e.evaluate(values) for e in x.index)
+                here = [tuple((n, values[n + t]) for n in blocks[0]) for t in ("", LATER)]
+                place = f"{write.ref.name}[{', '.join(map(str, element))}]"
+                return Refuted(
+                    f"{place} is written by one block and read by another, with no order",
+                    Witness(element, point.symbols, tuple(here)),
+                    (f"written at {_text(here[0])}, read at {_text(here[1])}",),
+                )
+        rows.append(equal(digit, digit + LATER))
+    return Proved()

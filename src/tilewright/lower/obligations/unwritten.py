@@ -1,0 +1,180 @@
+"""Memory is written before it is read: shared buffers, and outputs that are read back.
+
+An element read in some turn of the loops has to be written earlier in program order, by any
+thread of the block. That the write is also finished and visible is the race proof's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.kernel.ops import Loop, Mode
+from tilewright.lower.obligations.accesses import Access, memory
+from tilewright.lower.obligations.scope import Domain, Frame, Program, domain
+from tilewright.poly.expr import Constraint, Expr, equal, less
+from tilewright.poly.prove import (
+    Assumed,
+    Kind,
+    Obligation,
+    Piece,
+    Proved,
+    Refuted,
+    Result,
+    Unknown,
+    Witness,
+    attempt,
+    instance_text,
+    smaller,
+)
+from tilewright.poly.sets import Dim, IntSet
+
+EARLIER = "'"
+
+
+def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
+    """One obligation for each read of a shared buffer or of an output."""
+    outputs = {t.name for t in program.kernel.tensors if t.mode is Mode.OUT}
+    shared = {b.name for b in program.kernel.shared}
+    for read in found:
+        if read.writes or read.ref.name not in outputs | shared:
+            continue
+        writes = [a for a in found if a.writes and a.ref.name == read.ref.name]
+        result = attempt(program.world, lambda r=read, w=writes: _written(program, r, w))
+        yield Obligation(Kind.UNWRITTEN, read.ref.name, result, read.span, read.label)
+
+
+def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result:
+    where = _points(program, read)
+    turns = tuple(loop.var for loop in read.site.frame.loops)
+    context = (*where.block, *turns)
+    needed = Piece(
+        (*where.dims, *read.elements),
+        (*where.guard, *read.guard),
+        (*(Expr.of(n) for n in context), *read.index),
+        inexact=where.inexact,
+    )
+    rest = _image(program, needed)
+    for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame)):
+        if not _certain(write.site.frame, read.site.frame):
+            continue
+        for piece in _earlier(program, write, read, where, context):
+            if piece.inexact:
+                continue
+            rest = rest.subtract(_image(program, piece))
+            if rest.is_empty():
+                return Proved("written before it is read")
+    if rest.is_empty():
+        return Proved("nothing is read")
+    return _fault(program, read, writes, rest, context, where)
+
+
+def _fault(
+    program: Program,
+    read: Access,
+    writes: Sequence[Access],
+    rest: IntSet,
+    context: tuple[str, ...],
+    where: Domain,
+) -> Result:
+    uncertain = [w for w in writes if not _certain(w.site.frame, read.site.frame)]
+    if uncertain:
+        return Assumed(
+            f"the condition under which {read.ref.name} is written holds when it is read"
+        )
+    point = rest.first()
+    if point is None or where.inexact:
+        return Unknown(where.inexact or "no unwritten element was found")
+    values = tuple(v for _, v in point.values)
+    turns = tuple(zip(context, values, strict=False))
+    element = values[len(context) :]
+    place = f"{read.ref.name}[{', '.join(map(str, element))}]"
+    witness = Witness(element, point.symbols, (turns,))
+    buffer = memory(program, read.ref.name)
+    notes = [instance_text(turns, point.symbols)] if turns or point.symbols else []
+    if buffer is not None:
+        spread = rest.at(point).spread()[len(context) :]
+        ranges = ", ".join(f"{low} to {high}" for low, high in spread)
+        notes.append(f"unwritten coordinates, over all turns: {ranges}")
+    return Refuted(f"{place} is read before anything writes it", witness, tuple(notes))
+
+
+def _certain(write: Frame, read: Frame) -> bool:
+    """Whether the write runs whenever its guard holds: its conditions are the read's as well."""
+    around = {id(c) for c in read.conditions}
+    return all(id(c) in around for c in write.conditions)
+
+
+def _distance(write: Frame, read: Frame) -> int:
+    return -len(_common(write, read))
+
+
+def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
+    """The loops around both, outermost first."""
+    loops: list[Loop] = []
+    pairs = zip(one.around, two.around, one.path, two.path, strict=False)
+    for a, b, i, j in pairs:
+        if a is not b or i != j:
+            break
+        if isinstance(a, Loop):
+            loops.append(a)
+    return tuple(loops)
+
+
+def _earlier(
+    program: Program, write: Access, read: Access, where: Domain, context: tuple[str, ...]
+) -> Iterator[Piece]:
+    """(context.., element..) that the write has written earlier, one piece for each case.
+
+    Either all common loops are in the same turn and the write stands first, or the loops outside
+    of one are and that one is in an earlier turn.
+    """
+    common = _common(write.site.frame, read.site.frame)
+    if write.site.frame.path < read.site.frame.path:
+        yield _case(program, write, where, context, common, None)
+    for depth in range(len(common) - 1, -1, -1):
+        yield _case(program, write, where, context, common[:depth], common[depth])
+
+
+def _case(
+    program: Program,
+    write: Access,
+    where: Domain,
+    context: tuple[str, ...],
+    same: tuple[Loop, ...],
+    earlier: Loop | None,
+) -> Piece:
+    own = _points(program, write)
+    kept = {loop.var for loop in same} | {n for n in own.block if n in where.block}
+    names: dict[str, Expr | int | str] = {
+        d.name: d.name + EARLIER for d in own.dims if d.name not in kept
+    }
+    dims = [Dim(str(Expr.of(d.name).substitute(names)), d.extent.substitute(names))
+            for d in own.dims]  # fmt: skip
+    present = {d.name for d in dims}
+    around = [d for d in where.dims if d.name in context and d.name not in present]
+    guard: list[Constraint] = [c.substitute(names) for c in (*own.guard, *write.guard)]
+    if write.asynchronous:
+        guard = [c.substitute(names) for c in own.guard]  # zeros where the copy's guard fails
+    if earlier is not None:
+        guard.append(less(earlier.var + EARLIER, earlier.var))
+    for name in context:
+        if name in own.block and name in kept:
+            guard.append(equal(name, name))
+    index = tuple(e.substitute(names) for e in write.index)
+    return Piece(
+        (*dims, *write.elements, *around),
+        tuple(c for c in guard if c.expr.terms or c.expr.const),
+        (*(Expr.of(n) for n in context), *index),
+        inexact=own.inexact,
+    )
+
+
+def _points(program: Program, access: Access) -> Domain:
+    counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
+    exprs = (*access.exprs, *counters)
+    return domain(program.kernel, access.site.frame, exprs, access.over, ())
+
+
+def _image(program: Program, piece: Piece) -> IntSet:
+    small, _ = smaller(piece)
+    return program.world.image(small.dims, small.guard, small.index)
