@@ -1,1 +1,44 @@
-"""tilewright: GPU tile kernels, distributed over the machine and proved gap-free."""
+"""tilewright: GPU tile kernels, distributed over the machine and proved gap-free.
+
+Everything that a kernel author names is here::
+
+    import tilewright as tw
+
+    M, N = tw.sym.M, tw.sym.N
+
+    @tw.kernel([tw.WorkgroupConstraint(M, 64, 0)])
+    def double(x: tw.Memory[M, N, tw.GLOBAL, tw.f32], y: tw.Memory[M, N, tw.GLOBAL, tw.f32]):
+        tw.write(tw.read(x) * 2.0, y)
+"""
+
+from tilewright.base.diagnostics import TilewrightError
+from tilewright.base.dtypes import (
+    DType, bf16, boolean, f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f16, f32, f64, i8, i16, i32, i64,
+)  # fmt: skip
+from tilewright.base.spaces import Space
+from tilewright.driver.kernel import CompiledKernel, TileKernel, kernel
+from tilewright.lang.constraints import (
+    HardwareConstraint, MMAType, TilingConstraint, WaveConstraint, WorkgroupConstraint,
+)  # fmt: skip
+from tilewright.lang.functions import (
+    abs, allocate, broadcast, cast, ceil, conditional, cos, erf, exp, exp2, extent, floor, iterate,
+    log, log2, max, maximum, min, minimum, mma, permute, prod, read, reciprocal, round, rsqrt,
+    select, self_index, sin, sqrt, sum, tanh, write,
+)  # fmt: skip
+from tilewright.lang.symbols import sym
+from tilewright.lang.types import Memory, Register
+
+GLOBAL = GLOBAL_ADDRESS_SPACE = Space.GLOBAL
+SHARED = SHARED_ADDRESS_SPACE = Space.SHARED
+wave = kernel  # the same decorator under the name that Wave's users know
+
+__all__ = [
+    "CompiledKernel", "DType", "GLOBAL", "GLOBAL_ADDRESS_SPACE", "HardwareConstraint", "MMAType",
+    "Memory", "Register", "SHARED", "SHARED_ADDRESS_SPACE", "Space", "TileKernel",
+    "TilewrightError", "TilingConstraint", "WaveConstraint", "WorkgroupConstraint", "abs",
+    "allocate", "bf16", "boolean", "broadcast", "cast", "ceil", "conditional", "cos", "erf", "exp",
+    "exp2", "extent", "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "floor",
+    "i16", "i32", "i64", "i8", "iterate", "kernel", "log", "log2", "max", "maximum", "min",
+    "minimum", "mma", "permute", "prod", "read", "reciprocal", "round", "rsqrt", "select",
+    "self_index", "sin", "sqrt", "sum", "sym", "tanh", "wave", "write",
+]  # fmt: skip

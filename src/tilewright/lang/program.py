@@ -50,10 +50,11 @@ def program(
     """Read the signature of `function`; `scope` holds the names its annotations may use."""
     span = _definition(function.__code__)
     arguments: dict[str, MemoryType | DType] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    signature = inspect.signature(
+        function, globals=function.__globals__, locals=dict(scope), eval_str=True
+    )
+    for name, parameter in signature.parameters.items():
         annotation = parameter.annotation
-        if isinstance(annotation, str):
-            annotation = eval(annotation, {**function.__globals__, **scope})
         if not isinstance(annotation, MemoryType | DType):
             raise TraceError(
                 f"the argument {name} has no tile type",

@@ -97,8 +97,8 @@ class Scope:
     axis: str | None
     step: Expr
     body: list[Statement] = field(default_factory=list[Statement])
-    memo: dict[tuple[int, Layout | None], Fragment] = field(
-        default_factory=dict[tuple[int, Layout | None], Fragment]
+    memo: dict[tuple[int, Tiled | None], Fragment] = field(
+        default_factory=dict[tuple[int, Tiled | None], Fragment]
     )
 
 

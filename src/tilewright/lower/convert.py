@@ -15,7 +15,7 @@ from tilewright.poly.layout import Layout, Place
 
 def convert(b: Builder, value: Fragment, tiled: Tiled, span: Span | None) -> Fragment:
     """The same elements in another layout, by the cheapest means that suffices."""
-    if same_elements(value.layout, tiled.layout):
+    if value.tiled.inner == tiled.inner and same_elements(value.layout, tiled.layout):
         return value
     if same_owner(value.layout, tiled.layout):
         return _move(b, value, tiled, span)

@@ -136,7 +136,7 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
                 b.rings[r.id] = (rings[r.id], step % stages)
             for param, fragment in zip(op.params, carried, strict=True):
                 b.scopes[-1].memo[param, None] = fragment
-                b.scopes[-1].memo[param, fragment.layout] = fragment
+                b.scopes[-1].memo[param, fragment.tiled] = fragment
             emit_effects(b, op.body)
             _advance(b, op, carried)
         for r in staged:

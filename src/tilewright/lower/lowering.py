@@ -140,7 +140,7 @@ def _grid(b: Builder) -> tuple[tuple[Expr, ...], tuple[Decode, ...], Guard]:
             b.blocks[axis] = Expr.of(outer) * plan.group + inner
             if not blocks.is_const or blocks.const % plan.group:
                 guard = (less(b.blocks[axis], blocks),)
-    grid = tuple(extent for _, extent in digits)
+    grid = tuple(extent for _, extent in digits) or (Expr.of(1),)
     decode = (Decode(Expr.of("block"), tuple(digits)),) if digits else ()
     return grid, decode, guard
 

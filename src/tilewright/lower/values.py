@@ -26,7 +26,7 @@ INLINE = (ops.Constant, ops.ScalarRead, ops.Index, ops.Extent)
 
 def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
     """The value's fragment in a layout, from the open scopes or emitted now."""
-    found = _remembered(b, number, tiled.layout)
+    found = _remembered(b, number, tiled)
     if found is not None:
         return found
     op = b.graph.by_id[number]
@@ -42,13 +42,13 @@ def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
             made = convert(b, demand(b, number, natural or tiled), tiled, op.span)
         else:
             made = _materialise(b, op, tiled)
-        b.scopes[-1].memo[number, tiled.layout] = made
+        b.scopes[-1].memo[number, tiled] = made
     return made
 
 
-def _remembered(b: Builder, number: int, layout: Layout | None) -> Fragment | None:
+def _remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None:
     for scope in reversed(b.scopes):
-        found = scope.memo.get((number, layout))
+        found = scope.memo.get((number, tiled))
         if found is not None:
             return found
     return None
@@ -89,7 +89,7 @@ def _is_converted(b: Builder, op: Op, tiled: Tiled) -> bool:
     Worth it where the reader's layout differs and an operand would have to be converted anyway.
     """
     natural = natural_layout(b, op.id)
-    return natural is not None and natural.layout != tiled.layout
+    return natural is not None and natural != tiled
 
 
 def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
@@ -183,11 +183,11 @@ def _inlines(b: Builder, op: Op, tiled: Tiled) -> bool:
     """Whether an elementwise value is folded into its only reader's expression."""
     if not isinstance(op, ops.Elementwise | ops.CastOp | ops.View):
         return False
-    if _remembered(b, op.id, tiled.layout) is not None:
+    if _remembered(b, op.id, tiled) is not None:
         return False
     once = len(b.graph.uses.get(op.id, ())) == 1
     natural = natural_layout(b, op.id)
-    fits = natural is None or natural.layout == tiled.layout
+    fits = natural is None or natural == tiled
     here = scope_depth(b, op) == len(b.scopes) - 1
     return once and fits and here and set(op.type.axes) == set(tiled.layout.axes)
 

@@ -1,0 +1,136 @@
+"""The command line: ``tilewright run|explain|check|source FILE[:KERNEL]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tilewright.base.diagnostics import CallError, TilewrightError
+from tilewright.driver.kernel import CompiledKernel, TileKernel
+from tilewright.driver.trial import Trial, run_trial
+from tilewright.lower.obligations import report
+from tilewright.target import ALL_TARGETS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 1 where a check or a proof fails."""
+    options = _parser().parse_args(arguments)
+    try:
+        status = 0
+        for kernel in _kernels(options.kernel):
+            status = max(status, _command(options, kernel))
+        return status
+    except TilewrightError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tilewright", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("run", "run on random inputs and compare with what the program means"),
+        ("explain", "print digits, places, layouts, inserted moves and barriers, and proofs"),
+        ("check", "prove the kernel and print the report"),
+        ("source", "print the generated source"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("kernel", help="FILE or FILE:KERNEL")
+        command.add_argument("--target", help=", ".join(t.name for t in ALL_TARGETS) + " or sim")
+        command.add_argument(
+            "--size", action="append", default=[], metavar="AXIS=N",
+            help="the size of an axis that the kernel leaves open",
+        )  # fmt: skip
+        if name == "source":
+            command.add_argument("--ir", action="store_true", help="print the kernel IR instead")
+        if name == "run":
+            command.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    return parser
+
+
+def _kernels(place: str) -> list[TileKernel]:
+    """The kernels that FILE[:KERNEL] names: that one, or all of the file."""
+    file, _, name = place.partition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise CallError(
+            f"{file} is not a file",
+            expected="a Python file with a tile kernel",
+            mend="check the path; the form is FILE or FILE:KERNEL",
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CallError(
+            f"{file} cannot be loaded", expected="a Python file", mend="check the file's name"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    found = {n: v for n, v in vars(module).items() if isinstance(v, TileKernel)}
+    if not found or (name and name not in found):
+        raise CallError(
+            f"{file} has no kernel {name}" if name else f"{file} has no kernel",
+            expected=", ".join(found) or "a function marked @tw.kernel",
+            mend="name one of the file's kernels, or mark one",
+        )
+    return [found[name]] if name else list(found.values())
+
+
+def _sizes(given: Sequence[str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for item in given:
+        axis, _, number = item.partition("=")
+        if not axis or not number.isdigit():
+            raise CallError(
+                f"--size {item}", expected="AXIS=N, for example M=128", mend="give a number"
+            )
+        sizes[axis] = int(number)
+    return sizes
+
+
+def _command(options: argparse.Namespace, kernel: TileKernel) -> int:
+    target = None if options.target == "sim" else options.target
+    sizes = _sizes(options.size)
+    if options.command == "run":
+        return _run(kernel, target, sizes, options)
+    started = time.perf_counter()
+    compiled = kernel.compile(target, sizes)
+    elapsed = time.perf_counter() - started
+    match options.command:
+        case "explain":
+            print(compiled.explain())
+        case "source":
+            print(compiled.ir if options.ir else compiled.source)
+        case _:
+            print(report(compiled.proofs))
+            print(f"proved in {elapsed:.2f} s with tracing and lowering")
+    return 0
+
+
+def _run(
+    kernel: TileKernel, target: str | None, sizes: Mapping[str, int], options: argparse.Namespace
+) -> int:
+    started = time.perf_counter()
+    compiled: CompiledKernel = kernel.compile(target, sizes)
+    compiling = time.perf_counter() - started
+    trial: Trial = run_trial(compiled, sizes, options.seed, simulate=options.target == "sim")
+    print(f"{kernel.program.name} on {trial.where}, sizes {trial.sizes_text}")
+    for output in trial.outputs:
+        verdict = "right" if output.right else "WRONG"
+        print(
+            f"  {output.name}: {verdict}: the largest error is {output.error:.2e} of the largest "
+            f"magnitude, {output.allowed:.2e} allowed"
+        )
+    print("proofs")
+    for line in compiled.proof_report().splitlines():
+        print(f"  {line}")
+    print(f"compiled and proved in {compiling:.3f} s, ran in {trial.seconds:.3f} s")
+    return 0 if all(output.right for output in trial.outputs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

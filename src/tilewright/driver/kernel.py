@@ -1,0 +1,190 @@
+"""`@tw.kernel`: a tile program that compiles itself to its arguments and runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from math import gcd
+from typing import Any
+
+from tilewright.base.diagnostics import CallError
+from tilewright.base.spaces import Space
+from tilewright.driver.call import Call, read_call
+from tilewright.driver.compile import Compilation, Rewrites, Specialisation, compile_program
+from tilewright.driver.explain import explain
+from tilewright.driver.launch import Launcher, SimulationResult, device_target
+from tilewright.lang.constraints import Constraint, HardwareConstraint, MMAType
+from tilewright.lang.program import Program, caller_scope, program
+from tilewright.lang.symbols import Size
+from tilewright.lower.obligations import report
+from tilewright.poly.prove import Obligation
+from tilewright.target import ALL_TARGETS, target_named
+from tilewright.target.model import Target
+
+Bindings = Mapping[Size, int | Space] | Mapping[str, int | Space]
+SPECIALISED_DIVISOR = 16  # dynamic sizes are specialised on their common divisor with this
+
+
+class CompiledKernel:
+    """A kernel for one specialisation. Call it with the program's arguments, in order."""
+
+    def __init__(self, compilation: Compilation) -> None:
+        self.compilation = compilation
+        self._launcher: Launcher | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.compilation.specialisation.target
+
+    @property
+    def source(self) -> str:
+        """The generated source: CUDA C++ or HIP."""
+        return self.compilation.source
+
+    @property
+    def ir(self) -> str:
+        """The kernel IR as text."""
+        return self.compilation.ir
+
+    @property
+    def proofs(self) -> tuple[Obligation, ...]:
+        """Every obligation with its result."""
+        return self.compilation.obligations
+
+    def proof_report(self) -> str:
+        """The obligations in words, with a count of each kind of result."""
+        return report(self.proofs)
+
+    def explain(self) -> str:
+        """Digits, places, layouts, inserted moves and barriers with reasons, and the proofs."""
+        return explain(self.compilation)
+
+    @property
+    def launcher(self) -> Launcher:
+        if self._launcher is None:
+            self._launcher = Launcher(self.compilation)
+        return self._launcher
+
+    def __call__(self, *arguments: Any) -> SimulationResult | None:
+        """Run on the tensors' device; NumPy arrays run on the target's simulator.
+
+        Outputs are written in place. A simulated run returns its report.
+        """
+        call = read_call(self.compilation.program, arguments)
+        return self.launcher.run(call)
+
+
+class TileKernel:
+    """A tile program. Calling it compiles once per specialisation and runs."""
+
+    def __init__(
+        self, source: Program, bindings: Mapping[str, int | Space], dynamic: frozenset[str]
+    ) -> None:
+        self.program = source
+        self.bindings = bindings
+        self.dynamic = dynamic
+        self._compiled: dict[object, CompiledKernel] = {}
+        update_wrapper(self, source.function)
+
+    def compile(
+        self,
+        target: str | None = None,
+        bindings: Bindings | None = None,
+        *,
+        strides: Mapping[str, tuple[int, ...]] | None = None,
+        alignments: Mapping[str, int] | None = None,
+        multiples: Mapping[str, int] | None = None,
+        rewrites: Rewrites | None = None,
+    ) -> CompiledKernel:
+        """Compile for a target (`sm_90a`, `gfx942`). Sizes that nothing binds stay dynamic.
+
+        `strides` are in elements, `alignments` in bytes, both by argument name; `multiples`
+        states what dynamic sizes are multiples of. They are checked at every call.
+        """
+        values = {**self.bindings, **_names(bindings or {})}
+        specialisation = Specialisation(
+            target=target_named(target) if target else self.default_target(),
+            sizes={n: v for n, v in values.items() if isinstance(v, int)},
+            spaces={n: v for n, v in values.items() if isinstance(v, Space)},
+            strides=strides or {},
+            alignments=alignments or {},
+            multiples=multiples or {},
+        )
+        return CompiledKernel(compile_program(self.program, specialisation, rewrites))
+
+    def __call__(self, *arguments: Any) -> SimulationResult | None:
+        """Bind sizes and strides from the arguments, compile if new, and run in place."""
+        call = read_call(self.program, arguments)
+        key = (call.device, call.key)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._specialise(call)
+            self._compiled[key] = compiled
+        return compiled.launcher.run(call)
+
+    def _specialise(self, call: Call) -> CompiledKernel:
+        sizes = call.axis_sizes(self.bindings)
+        fixed = {a: n for a, n in sizes.items() if a not in self.dynamic}
+        open_sizes = {a: gcd(n, SPECIALISED_DIVISOR) for a, n in sizes.items() if a in self.dynamic}
+        strides = {n: v.strides for n, v in call.tensors.items()} if not open_sizes else None
+        return self.compile(
+            device_target(call.device) or self.default_target().name,
+            fixed,
+            strides=strides,
+            alignments={n: min(16, v.alignment) for n, v in call.tensors.items()},
+            multiples=open_sizes,
+        )
+
+    def default_target(self) -> Target:
+        """TILEWRIGHT_TARGET, else the first target that the constraints fit."""
+        named = os.environ.get("TILEWRIGHT_TARGET")
+        if named:
+            return target_named(named)
+        hardware = next(
+            (c for c in self.program.constraints if isinstance(c, HardwareConstraint)),
+            HardwareConstraint(),
+        )
+        return next((t for t in ALL_TARGETS if _fits(t, hardware)), ALL_TARGETS[0])
+
+
+def _fits(target: Target, hardware: HardwareConstraint) -> bool:
+    mma = hardware.mma_type
+    name = mma.value if isinstance(mma, MMAType) else mma
+    width = hardware.threads_per_wave in (None, target.warp_size)
+    return width and (name is None or target.atom(name) is not None)
+
+
+def _names(bindings: Bindings) -> dict[str, int | Space]:
+    return {str(key): value for key, value in bindings.items()}
+
+
+def kernel(
+    constraints: Sequence[Constraint] = (),
+    *,
+    bindings: Bindings | None = None,
+    dynamic: Sequence[Size | str] = (),
+) -> Callable[[Callable[..., None]], TileKernel]:
+    """Mark a function as a tile program.
+
+    `bindings` gives symbols their values (sizes, tile sizes, memory spaces). Axes named in
+    `dynamic` stay open when the kernel is called, so one compilation serves all their sizes.
+    """
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise CallError(
+                f"{constraint!r} is not a constraint",
+                expected="WorkgroupConstraint, TilingConstraint, WaveConstraint or "
+                "HardwareConstraint",
+                mend="pass a list of constraints to @tw.kernel",
+            )
+    scope = caller_scope(1)
+
+    def mark(function: Callable[..., None]) -> TileKernel:
+        return TileKernel(
+            program(function, constraints, scope),
+            _names(bindings or {}),
+            frozenset(str(a) for a in dynamic),
+        )
+
+    return mark

@@ -1,0 +1,219 @@
+"""What a tile program means, on whole NumPy arrays: no tiles, no plan, no kernel IR.
+
+Floating-point values are kept in double precision and rounded where the program rounds (casts,
+and results of a narrower element type), so the outcome is the yardstick for any schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.base.dtypes import DType, Kind
+from tilewright.codegen.sim.operations import FUNCTIONS
+from tilewright.graph import ops
+from tilewright.graph.ops import Graph, Op
+from tilewright.runtime.arguments import numpy_dtype
+
+Array = NDArray[Any]
+REDUCTIONS: Mapping[str, np.ufunc] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An array with a name for each of its dimensions."""
+
+    axes: tuple[str, ...]
+    data: Array
+
+    def to(self, axes: Sequence[str], sizes: Mapping[str, int]) -> Array:
+        """The array over these axes, spread along those that it lacks."""
+        kept = [a for a in axes if a in self.axes]
+        data = np.transpose(self.data, [self.axes.index(a) for a in kept])
+        shape = [sizes[a] if a in self.axes else 1 for a in axes]
+        return np.broadcast_to(data.reshape(shape), [sizes[a] for a in axes])
+
+
+@dataclass
+class _Run:
+    """One evaluation: values by operation, memories by name, and the open loops' ranges."""
+
+    graph: Graph
+    sizes: dict[str, int]
+    tiles: Mapping[str, int]
+    memories: dict[str, _Named]
+    scalars: Mapping[str, float | int | bool]
+    values: dict[int, _Named] = field(default_factory=dict[int, _Named])
+    starts: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def evaluate(
+    graph: Graph,
+    arguments: Mapping[str, Array],
+    scalars: Mapping[str, float | int | bool],
+    sizes: Mapping[str, int],
+    tiles: Mapping[str, int],
+) -> dict[str, Array]:
+    """The contents of every written tensor. `tiles` gives the step of each iterated axis."""
+    run = _Run(graph, dict(sizes), tiles, {}, scalars)
+    for memory in graph.memories:
+        shape = [sizes[a] for a in memory.type.axes]
+        found = arguments.get(memory.name)
+        data = np.zeros(shape) if found is None else _widen(np.array(found), memory.type.dtype)
+        run.memories[memory.name] = _Named(memory.type.axes, data)
+    with np.errstate(all="ignore"):
+        _body(run, graph.body)
+    written = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
+    return {
+        m.name: run.memories[m.name].data.astype(numpy_dtype(m.type.dtype))
+        for m in graph.memories
+        if m.name in written and not m.allocated
+    }
+
+
+def _widen(data: Array, dtype: DType) -> Array:
+    return data.astype(np.float64) if dtype.kind is Kind.FLOAT else data
+
+
+def _round(data: Array, dtype: DType) -> Array:
+    """Round to the element type, kept wide: f32 and f64 stay in double precision."""
+    if dtype.kind is not Kind.FLOAT:
+        return data.astype(numpy_dtype(dtype))
+    if dtype.bits >= 32:
+        return data.astype(np.float64)
+    return data.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+def _body(run: _Run, body: Sequence[Op]) -> None:
+    for op in body:
+        match op:
+            case ops.WriteOp():
+                _write(run, op)
+            case ops.Iterate():
+                _iterate(run, op)
+            case ops.Conditional():
+                if bool(run.values[op.condition].data):
+                    _body(run, op.body)
+            case ops.Result() | ops.Param():
+                pass  # set by their loop
+            case _:
+                data = _value(run, op)
+                run.values[op.id] = _Named(op.type.axes, _round(data, op.type.dtype))
+
+
+def _value(run: _Run, op: Op) -> Array:
+    sizes, axes = run.sizes, op.type.axes
+    match op:
+        case ops.Constant():
+            return np.full([sizes[a] for a in axes], op.value)
+        case ops.ScalarRead():
+            return np.asarray(run.scalars[op.name])
+        case ops.Index():
+            start = run.starts.get(axes[0], 0)
+            return np.arange(start, start + sizes[axes[0]])
+        case ops.Extent():
+            extent = run.graph.axes[op.axis]
+            return np.asarray(extent.const if extent.is_const else sizes[op.axis])
+        case ops.ReadOp():
+            memory = run.memories[op.memory]
+            return memory.data[_window(run, memory.axes)]
+        case ops.CastOp() | ops.View():
+            return _cast(run.values[op.value].to(axes, sizes), op.type.dtype)
+        case ops.Elementwise():
+            return FUNCTIONS[op.name](*(run.values[a].to(axes, sizes) for a in op.args))
+        case ops.Contract():
+            return _contract(run, op)
+        case ops.ReduceOp():
+            value = run.values[op.value]
+            data = value.to((*axes, op.axis), sizes)
+            reduced = REDUCTIONS[op.name].reduce(data, axis=-1)
+            if op.init is not None:
+                reduced = REDUCTIONS[op.name](reduced, run.values[op.init].to(axes, sizes))
+            return reduced
+        case _:
+            raise TypeError(f"{type(op).__name__} is not a value")
+
+
+def _cast(data: Array, dtype: DType) -> Array:
+    if dtype.kind is Kind.FLOAT or data.dtype.kind != "f":
+        return data
+    limits = np.iinfo(numpy_dtype(dtype)) if dtype.kind is Kind.INT else None
+    data = np.trunc(np.nan_to_num(data, nan=0.0))
+    return data if limits is None else np.clip(data, limits.min, limits.max)
+
+
+def _contract(run: _Run, op: ops.Contract) -> Array:
+    letters: dict[str, str] = {}
+
+    def spell(names: Sequence[str]) -> str:
+        return "".join(letters.setdefault(a, chr(ord("a") + len(letters))) for a in names)
+
+    lhs, rhs = run.values[op.lhs], run.values[op.rhs]
+    text = f"{spell(lhs.axes)},{spell(rhs.axes)}->{spell(op.type.axes)}"
+    product = np.einsum(text, lhs.data, rhs.data, optimize=True)
+    return run.values[op.acc].to(op.type.axes, run.sizes) + product
+
+
+def _window(run: _Run, axes: Sequence[str]) -> tuple[slice, ...]:
+    starts = (run.starts.get(a, 0) for a in axes)
+    return tuple(slice(s, s + run.sizes[a]) for a, s in zip(axes, starts, strict=True))
+
+
+def _write(run: _Run, op: ops.WriteOp) -> None:
+    memory = run.memories[op.memory]
+    memory.data[_window(run, memory.axes)] = run.values[op.value].to(memory.axes, run.sizes)
+
+
+def _iterate(run: _Run, op: ops.Iterate) -> None:
+    whole, tile = run.sizes[op.axis], run.tiles[op.axis]
+    carried = [run.values[i] for i in op.inits]
+    for start in range(0, whole, tile):
+        run.starts[op.axis], run.sizes[op.axis] = start, min(tile, whole - start)
+        for param, value in zip(op.params, carried, strict=True):
+            run.values[param] = value
+        _body(run, op.body)
+        carried = [run.values[r] for r in op.results]
+    run.sizes[op.axis] = whole
+    run.starts.pop(op.axis, None)
+    for result in ops.walk(run.graph.body):
+        if isinstance(result, ops.Result) and result.iterate == op.id:
+            found = carried[result.position]
+            run.values[result.id] = _Named(result.type.axes, found.to(result.type.axes, run.sizes))
+
+
+def tolerance(graph: Graph, sizes: Mapping[str, int]) -> float:
+    """The largest error, relative to the largest magnitude, that rounding may explain.
+
+    It follows from the coarsest element type that a value is rounded to on the way, and from
+    the longest sum in single precision.
+    """
+    floats = {op.type.dtype for op in ops.walk(graph.body) if op.type.dtype.is_float}
+    coarsest = max((_step(dtype) for dtype in floats), default=0.0)
+    terms = prod(
+        {a: sizes[a] for op in ops.walk(graph.body) for a in _reduced(op)}.values()
+    )  # fmt: skip
+    return max(coarsest, 2.0**-23 * max(8.0, terms**0.5)) * 4
+
+
+def _step(dtype: DType) -> float:
+    """The distance from one to the next number of a float type."""
+    return float(ml_dtypes.finfo(numpy_dtype(dtype)).eps)
+
+
+def _reduced(op: Op) -> tuple[str, ...]:
+    match op:
+        case ops.Contract():
+            return op.contracted
+        case ops.ReduceOp():
+            return (op.axis,)
+        case _:
+            return ()
+
