@@ -34,6 +34,8 @@ from tilewright.kernel.ops import (
     Tensor,
 )
 from tilewright.poly.expr import Expr, less
+from tilewright.poly.layout import Layout, LayoutDigit, Place
+from tilewright.target.model import MmaAtom, Target
 
 Index = Expr | int | str
 
@@ -189,5 +191,77 @@ def gemm(m: int, n: int, k: int) -> Kernel:
             Registers("af", f16, (4, 2, 8)),
             Registers("bf", f16, (8, 2, 4)),
             Registers("acc", f32, (4, 8, 4)),
+        ),
+    )
+
+
+def _along(layout: Layout, place: Place, prefix: str) -> list[tuple[str, LayoutDigit]]:
+    return [(f"{prefix}{i}", digit) for i, digit in enumerate(layout.at(place))]
+
+
+def _threads(layout: Layout, prefix: str) -> list[tuple[str, LayoutDigit]]:
+    warps = _along(layout, Place.WARP, f"{prefix}w")
+    return warps + _along(layout, Place.LANE, f"{prefix}l")
+
+
+def _coordinate(named: Sequence[tuple[str, LayoutDigit]], axis: str) -> Expr:
+    total = e(0)
+    for name, digit in named:
+        if digit.axis == axis:
+            total = total + digit.stride * e(name)
+    return total
+
+
+def atom_kernel(target: Target, atom: MmaAtom, rows: int, columns: int) -> Kernel:
+    """``c = a @ b.T`` by one group of threads, with rows x columns x 2 instances of the atom.
+
+    Every index follows the atom's layouts, one element per load and store.
+    """
+    extents = {"m": rows, "n": columns, "k": 2}
+    sizes = {"m": atom.m, "n": atom.n, "k": atom.k}
+    body: list[object] = []
+    parts: dict[str, tuple[Layout, tuple[str, str]]] = {
+        "a": (atom.a, ("m", "k")),
+        "b": (atom.b, ("n", "k")),
+        "c": (atom.d, ("m", "n")),
+    }
+    moves: dict[str, tuple[tuple[tuple[str, int], ...], RegRef, MemRef]] = {}
+    for name, (layout, axes) in parts.items():
+        threads = _threads(layout, name)
+        source = "thread" if layout.at(Place.WARP) else "lane"
+        body.append(decode(source, *((n, d.extent) for n, d in threads)))
+        registers = _along(layout, Place.REGISTER, f"{name}r")
+        over = tuple((f"{axis}i", extents[axis]) for axis in axes)
+        over += tuple((n, d.extent) for n, d in registers)
+        row = e(0)
+        for n, d in registers:
+            row = row * d.extent + e(n)
+        where = (sizes[x] * e(f"{x}i") + _coordinate([*threads, *registers], x) for x in axes)
+        moves[name] = (over, reg(name, *(f"{x}i" for x in axes), row), mem(name, *where))
+    (over_a, reg_a, mem_a), (over_b, reg_b, mem_b), (over_c, reg_c, mem_c) = moves.values()
+    body += [
+        Load(over_a, reg_a, mem_a),
+        Load(over_b, reg_b, mem_b),
+        Assign(over_c, reg_c, Const(0, atom.d_dtype)),
+        Mma(
+            (("ki", 2), ("mi", rows), ("ni", columns)), atom.name,
+            reg("c", "mi", "ni", 0), reg("a", "mi", "ki", 0), reg("b", "ni", "ki", 0),
+        ),
+        Store(over_c, mem_c, reg_c),
+    ]  # fmt: skip
+    counts = {n: layout.count(Place.REGISTER) for n, (layout, _) in parts.items()}
+    return kernel(
+        body,
+        warps=atom.d.count(Place.WARP),
+        warp_size=target.warp_size,
+        tensors=(
+            tensor("a", atom.a_dtype, Mode.IN, rows * atom.m, 2 * atom.k),
+            tensor("b", atom.b_dtype, Mode.IN, columns * atom.n, 2 * atom.k),
+            tensor("c", atom.d_dtype, Mode.OUT, rows * atom.m, columns * atom.n),
+        ),
+        registers=(
+            Registers("a", atom.a_dtype, (rows, 2, counts["a"])),
+            Registers("b", atom.b_dtype, (columns, 2, counts["b"])),
+            Registers("c", atom.d_dtype, (rows, columns, counts["c"])),
         ),
     )
