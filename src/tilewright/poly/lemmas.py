@@ -105,7 +105,8 @@ def compact(dims: Sequence[Dim], exprs: Sequence[Expr]) -> Compact:
     expression is one of t. Side conditions: extent(b) is a number, and neither extent uses the
     other digit. Under a mod, coefficients count modulo its divisor.
     """
-    current, parts = list(dims), list(exprs)
+    current: list[Dim] = list(dims)
+    parts: list[Expr] = list(exprs)
     merges: list[tuple[str, str, str, int]] = []
     while True:
         pair = _mergeable(current, parts)

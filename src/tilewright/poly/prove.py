@@ -284,7 +284,7 @@ def prove_covered(
             return Assumed(
                 f"the conditions under which {name} is written hold wherever it has to be"
             )
-        return describe_missing(missing, shape, name)
+        return _describe_missing(missing, shape, name)
 
     return attempt(world, question)
 
@@ -304,22 +304,10 @@ def prove_exactly_once(
     return Proved(f"{covered.note} written exactly once")
 
 
-def prove_within(world: World, inner: Sequence[IntSet], outer: Sequence[IntSet]) -> Point | None:
-    """A point of the inner sets that no outer set has; None where all are had."""
-    for needed in inner:
-        rest = needed
-        for given in outer:
-            rest = rest.subtract(given)
-        point = rest.first()
-        if point is not None:
-            return point
-    return None
-
-
 # ---------------------------------------------------------------- words
 
 
-def describe_missing(
+def _describe_missing(
     missing: IntSet, shape: Sequence[Expr], name: str, verb: str = "written"
 ) -> Refuted:
     """The set that is missing: one element, the range of each coordinate, and how many."""
@@ -330,20 +318,8 @@ def describe_missing(
     here = missing.at(first)
     ranges = here.spread()
     sizes = [e.evaluate(dict(first.symbols)) for e in shape]
+    where, plural = _region(ranges, sizes, name)
     count = prod(high - low + 1 for low, high in ranges)
-    parts = [
-        f"{_axis(i, len(sizes))} {low} to {high}"
-        if high > low
-        else f"{_axis(i, len(sizes))[:-1]} {low}"
-        for i, ((low, high), size) in enumerate(zip(ranges, sizes, strict=True))
-        if (low, high) != (0, size - 1)
-    ]
-    where = f"{' of '.join(reversed(parts))} of {name}" if parts else f"{name}"
-    if len(parts) > 1:
-        where = f"elements in {', '.join(parts)} of {name}"
-    plural = "is" if len(parts) == 1 and " to " not in parts[0] else "are"
-    if not parts:
-        plural = "is"
     notes = [f"the first is {name}{_at(element)}"]
     if count <= 1_000_000:
         exact = here.count()
@@ -351,14 +327,30 @@ def describe_missing(
         notes.append(f"{exact} of {total} elements are missing")
     if first.symbols:
         notes.append(f"with {_values(first.symbols)}")
-    message = f"{where} {plural} never {verb}"
+    message = f"{where} {'are' if plural else 'is'} never {verb}"
     return Refuted(message, Witness(element, first.symbols), tuple(notes))
 
 
-def _axis(i: int, rank: int) -> str:
+def _region(ranges: Sequence[tuple[int, int]], sizes: Sequence[int], name: str) -> tuple[str, bool]:
+    """``columns 16 to 31 of dv`` and whether it is a plural."""
+    parts: list[str] = []
+    for axis, ((low, high), size) in enumerate(zip(ranges, sizes, strict=True)):
+        if (low, high) != (0, size - 1):
+            one, many = _axis(axis, len(sizes))
+            parts.append(f"{many} {low} to {high}" if high > low else f"{one} {low}")
+    if not parts:
+        return name, False
+    if len(parts) == 1:
+        return f"{parts[0]} of {name}", " to " in parts[0]
+    return f"{' in '.join(reversed(parts))} of {name}", True
+
+
+def _axis(axis: int, rank: int) -> tuple[str, str]:
+    if rank == 1:
+        return "element", "elements"
     if rank == 2:
-        return ("rows", "columns")[i]
-    return f"axis {i} indices" if rank > 1 else "elements"
+        return (("row", "rows"), ("column", "columns"))[axis]
+    return f"index {axis} =", f"indices {axis} ="
 
 
 def _all_of(shape: Sequence[Expr], name: str) -> str:

@@ -7,9 +7,10 @@ such: it is an integer of its own, tied by two inequalities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf, isinf
 from typing import Any
 
 import islpy as isl
@@ -54,6 +55,33 @@ class Row:
     coefficients: tuple[tuple[str, int], ...]
     const: int
     equality: bool = False
+
+
+Interval = tuple[float, float]  # whole numbers or infinite, both ends included
+
+
+def interval(expr: Expr, ranges: Mapping[str, Interval]) -> Interval:
+    """Bounds of an expression where each variable ranges on its own."""
+    low: float = expr.const
+    high: float = expr.const
+    for term, factor in expr.terms:
+        match term:
+            case str():
+                least, most = ranges[term]
+            case Div(num, den):
+                least, most = interval(num, ranges)
+                least, most = _floor(least, den), _floor(most, den)
+            case Mod(num, den):
+                least, most = interval(num, ranges)
+                if least < 0 or most >= den:
+                    least, most = 0, den - 1
+        low += factor * (least if factor > 0 else most)
+        high += factor * (most if factor > 0 else least)
+    return low, high
+
+
+def _floor(value: float, den: int) -> float:
+    return value if isinf(value) else value // den
 
 
 class System:
@@ -127,7 +155,7 @@ class World:
         self._context.reset_operations()
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
+    def guarded(self) -> Generator[None]:
         """Turn an isl error into `LimitError`."""
         try:
             yield
@@ -142,7 +170,7 @@ class World:
     def _parameter_rows(self) -> tuple[Row, ...]:
         rows: list[Row] = []
         for p in self.parameters:
-            rows.append(Row(((p.name, 1),), -(-(-p.low // p.multiple))))
+            rows.append(Row(((p.name, 1),), -((p.low + p.multiple - 1) // p.multiple)))
             rows.append(Row(((p.name, -1),), p.high // p.multiple))
         return tuple(rows)
 
@@ -213,10 +241,23 @@ class World:
 
     def is_empty(self, dims: Sequence[Dim], guard: Guard) -> bool:
         """Whether no value of symbols and dims satisfies the guard."""
+        if self._beyond(dims, guard):
+            return True
         with self.guarded():
             system = self._system(dims, guard)
             names = (*(d.name for d in dims), *system.quotients.values())
             return bool(self._basic(names, (*self._facts, *system.rows)).is_empty())
+
+    def _beyond(self, dims: Sequence[Dim], guard: Guard) -> bool:
+        """Whether some constraint fails on intervals alone: most questions end here."""
+        ranges: dict[str, Interval] = {p.name: (p.low, inf) for p in self.parameters}
+        for dim in dims:
+            ranges[dim.name] = (0, dim.extent.const - 1 if dim.extent.is_const else inf)
+        for constraint in guard:
+            low, high = interval(constraint.expr, ranges)
+            if high < 0 or (constraint.equality and low > 0):
+                return True
+        return False
 
     def box(self, shape: Sequence[Expr]) -> IntSet:
         """{(#0, #1, ..)} with 0 <= #i < shape[i]."""
@@ -304,7 +345,7 @@ class IntSet:
         def compute() -> Any:
             raw = self.raw
             for i, p in enumerate(world.parameters):
-                raw = raw.fix_val(_PARAM, i, world._value(fixed[p.name] // p.multiple))  # pyright: ignore[reportPrivateUsage]
+                raw = raw.fix_val(_PARAM, i, fixed[p.name] // p.multiple)
             return raw
 
         return self._with(compute)

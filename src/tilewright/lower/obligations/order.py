@@ -59,13 +59,22 @@ class Path:
     conditions: Guard = ()
 
     def when(self, *conditions: Constraint) -> Path | None:
-        """The path under further conditions; None where a constant one fails."""
-        for c in conditions:
-            value = c.expr.const
-            if c.expr.is_const and (value != 0 if c.equality else value < 0):
-                return None
+        """The path under further conditions; None where one plainly fails."""
+        if any(_fails(c) for c in conditions):
+            return None
         kept = tuple(c for c in conditions if not c.expr.is_const)
         return replace(self, conditions=self.conditions + kept)
+
+
+def _fails(condition: Constraint) -> bool:
+    """Whether no values of the names, all of them counters and so not negative, satisfy it."""
+    expr = condition.expr
+    signs = {c > 0 for t, c in expr.terms if isinstance(t, str)}
+    if any(not isinstance(t, str) for t, _ in expr.terms):
+        return False
+    never_positive, never_negative = True not in signs, False not in signs
+    low = expr.const > 0 and never_negative
+    return (expr.const < 0 and never_positive) or (condition.equality and low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +112,7 @@ class _Walker:
 
     def climb(self, kernel: Kernel, site: Site, turns: _Turns, start: Path) -> Iterator[Meeting]:
         """Finish the body that holds the site, then the further turns of each loop around it."""
-        bodies: list[Body] = [kernel.body]
-        for statement in site.frame.around:
-            bodies.append(statement.body)
+        bodies: list[Body] = [kernel.body, *(s.body for s in site.frame.around)]
         paths = [start]
         for depth in range(len(bodies) - 1, -1, -1):
             prefix, position = site.frame.path[:depth], site.frame.path[depth]

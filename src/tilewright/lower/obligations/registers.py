@@ -137,7 +137,7 @@ def _inside(
     if use.count > 1:
         index = (*index[:-1], index[-1] + RUN)
         extra = (Dim.of(RUN, use.count),)
-    where = domain(program.kernel, site.frame, index[:-1] + (use.ref.index[-1],), use.over, ())
+    where = domain(program.kernel, site.frame, (*index[:-1], use.ref.index[-1]), use.over, ())
     piece = Piece((*where.dims, *extra), where.guard, index, use.ref.name, where.inexact)
     return prove_bounds(program.world, piece, shape, use.ref.name)
 
@@ -155,7 +155,7 @@ class _State:
     under: dict[Guard, set[Element]] = field(default_factory=dict[Guard, set[Element]])
 
 
-class _Unbound(Exception):
+class _UnboundError(Exception):
     """A register index uses a variable whose value is not enumerated."""
 
 
@@ -233,7 +233,7 @@ class _Walker:
         for use in uses(statement, self.program.target):
             try:
                 elements = _elements(use, env)
-            except _Unbound as unbound:
+            except _UnboundError as unbound:
                 self.blame(use, Unknown(f"a register index uses {unbound}"), statement)
                 continue
             if use.writes:
@@ -260,7 +260,7 @@ def _unassigned(use: Use, element: tuple[int, ...], values: Mapping[str, int]) -
 def _elements(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...], dict[str, int]]]:
     """Each element of the run, with the unrolled digits at which it is used."""
     if prod(n for _, n in use.over) * use.count > _MOST_INSTANCES:
-        raise _Unbound("too many instances")
+        raise _UnboundError("too many instances")
     over = dict(use.over)
     names = [n for n in over if any(n in e.variables() for e in use.ref.index)]
     found: list[tuple[tuple[int, ...], dict[str, int]]] = []
@@ -269,7 +269,7 @@ def _elements(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...], d
         try:
             *outer, start = (e.evaluate({**env, **digits}) for e in use.ref.index)
         except KeyError as error:
-            raise _Unbound(str(error.args[0])) from error
+            raise _UnboundError(str(error.args[0])) from error
         found.extend(((*outer, start + i), digits) for i in range(use.count))
     return found
 

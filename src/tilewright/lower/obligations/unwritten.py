@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory
 from tilewright.lower.obligations.scope import Domain, Frame, Program, domain
-from tilewright.poly.expr import Constraint, Expr, equal, less
+from tilewright.poly.expr import Constraint, Expr, less
 from tilewright.poly.prove import (
     Assumed,
     Kind,
@@ -157,13 +157,10 @@ def _case(
         guard = [c.substitute(names) for c in own.guard]  # zeros where the copy's guard fails
     if earlier is not None:
         guard.append(less(earlier.var + EARLIER, earlier.var))
-    for name in context:
-        if name in own.block and name in kept:
-            guard.append(equal(name, name))
     index = tuple(e.substitute(names) for e in write.index)
     return Piece(
         (*dims, *write.elements, *around),
-        tuple(c for c in guard if c.expr.terms or c.expr.const),
+        tuple(guard),
         (*(Expr.of(n) for n in context), *index),
         inexact=own.inexact,
     )
