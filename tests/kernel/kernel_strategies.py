@@ -30,11 +30,18 @@ def sums(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return st.builds(_sum, st.lists(st.tuples(inner, small), max_size=3), small)
 
 
+# Named functions throughout: the library reads the source of a lambda, and can fail at it.
+def _folded(expr: Expr, den: int, divide: bool) -> Expr:
+    return expr // den if divide else expr % den
+
+
+def _twice_folded(expr: Expr) -> Expr:
+    return (expr + "q") // 5
+
+
 atoms = names.map(Expr.of)
-nested = st.builds(
-    lambda x, den, div: x // den if div else x % den, sums(atoms), st.integers(1, 9), st.booleans()
-)
-_exprs = sums(st.one_of(atoms, nested, st.builds(lambda x: (x + "q") // 5, nested)))
+nested = st.builds(_folded, sums(atoms), st.integers(1, 9), st.booleans())
+_exprs = sums(st.one_of(atoms, nested, st.builds(_twice_folded, nested)))
 
 
 @st.composite  # keeps the repr of what is built on it short
@@ -63,21 +70,22 @@ leaves = st.one_of(
     st.builds(ops.LaneRead, registers, exprs, dtypes),
 )
 infix = st.sampled_from(sorted(INFIX))
-values = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
+
+
+def _infix(op: str, left: ops.Value, right: ops.Value, compares: bool) -> ops.Apply:
+    return ops.Apply(op, (left, right), boolean if compares else right.dtype)
+
+
+def _composed(inner: st.SearchStrategy[ops.Value]) -> st.SearchStrategy[ops.Value]:
+    operations = st.sampled_from([*OPERATIONS, "unheard_of"])
+    return st.one_of(
         st.builds(ops.Cast, inner, dtypes),
-        st.builds(lambda op, x, y: ops.Apply(op, (x, y), y.dtype), infix, inner, inner),
-        st.builds(lambda op, x, y: ops.Apply(op, (x, y), boolean), infix, inner, inner),
-        st.builds(
-            ops.Apply,
-            st.sampled_from([*OPERATIONS, "unheard_of"]),
-            st.lists(inner, max_size=3).map(tuple),
-            dtypes,
-        ),
-    ),
-    max_leaves=6,
-)
+        st.builds(_infix, infix, inner, inner, st.booleans()),
+        st.builds(ops.Apply, operations, st.lists(inner, max_size=3).map(tuple), dtypes),
+    )
+
+
+values = st.recursive(leaves, _composed, max_leaves=6)
 digits = st.lists(st.tuples(names, exprs), min_size=1, max_size=3).map(tuple)
 matrices = st.none() | st.builds(
     ops.MatrixShape, st.just("x4.trans"), names, names, st.lists(names, max_size=2).map(tuple)
@@ -111,19 +119,22 @@ simple = st.one_of(
     st.builds(ops.AsyncWait, st.integers(0, 4)),
     st.builds(ops.Barrier, notes),
 )  # fmt: skip
-bodies = st.recursive(
-    st.lists(simple, max_size=3).map(tuple),
-    lambda inner: st.lists(
-        st.one_of(
-            simple,
-            st.builds(ops.Loop, names, exprs, inner, st.booleans()),
-            st.builds(ops.If, guards, inner),
-            st.builds(ops.When, values, inner),
-        ),
-        max_size=3,
-    ).map(tuple),
-    max_leaves=4,
-)
+
+
+def _nested(inner: st.SearchStrategy[ops.Body]) -> st.SearchStrategy[ops.Body]:
+    structured = (
+        st.builds(ops.Loop, names, exprs, inner, st.booleans()),
+        st.builds(ops.If, guards, inner),
+        st.builds(ops.When, values, inner),
+    )
+    return st.lists(st.one_of(simple, *structured), max_size=3).map(tuple)
+
+
+def _fragments(holds: str) -> tuple[ops.Registers, ...]:
+    return tuple(ops.Registers(n, t, (4, 2), holds) for n, t in REGS.items())
+
+
+bodies = st.recursive(st.lists(simple, max_size=3).map(tuple), _nested, max_leaves=4)
 extents = st.lists(st.integers(1, 64), min_size=1, max_size=3).map(tuple)
 _kernels = st.builds(
     ops.Kernel,
@@ -151,9 +162,7 @@ _kernels = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    registers=st.builds(
-        lambda holds: tuple(ops.Registers(n, t, (4, 2), holds) for n, t in REGS.items()), notes
-    ),
+    registers=st.builds(_fragments, notes),
     body=bodies,
     contracts=guards,
 )  # fmt: skip
