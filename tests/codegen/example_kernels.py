@@ -47,8 +47,11 @@ def matmul(
     warps_n: int = 2,
     dtype: DType = f16,
     index_bits: int = 64,
+    b_is_kn: bool = False,
 ) -> Kernel:
     """``c[m, n] = sum over k of a[m, k] * b[n, k]`` by cp.async, ldmatrix and mma.m16n8k16.
+
+    With `b_is_kn` the second operand is ``b[k, n]``, loaded transposed.
 
     M, N and K are dynamic; K is a multiple of `block_k`, N of 8.
     """
@@ -56,6 +59,7 @@ def matmul(
     threads = 32 * warps
     chunks = block_k // 8
     rows = threads // chunks
+    rows_kn = threads * 8 // block_n
     mi, nj = block_m // warps_m // 16, block_n // warps_n // 8
     swizzle = Swizzle(2, 3, 3) if block_k == 32 else Swizzle(3, 3, 3)
 
@@ -71,9 +75,21 @@ def matmul(
                 guard=(*guard, less(block + row, limit)),
             )
 
+        def b_rows_of_k() -> AsyncCopy:
+            k, n = V("i") * rows_kn + "ur", V("uc") * 8
+            column = V("bn") * block_n + n
+            return AsyncCopy(
+                (("i", block_k // rows_kn),),
+                MemRef("b_tile", (slot, k, n)),
+                MemRef("b", (step * block_k + k, column)),
+                8,
+                guard=(*guard, less(column, "N")),
+            )
+
+        b_copy = one("b", "b_tile", V("bn") * block_n, block_n, "N")
         return [
             one("a", "a_tile", V("bm") * block_m, block_m, "M"),
-            one("b", "b_tile", V("bn") * block_n, block_n, "N"),
+            b_rows_of_k() if b_is_kn else b_copy,
             AsyncCommit(),
         ]
 
@@ -83,6 +99,8 @@ def matmul(
         prologue += copies(V(s), V(s), (less(s, steps),) if s else ())
     slot = V("ko") % stages
     k = V("kk") * 16
+    b_n = V("wn") * (8 * nj) + V("j") * 16 + V("jh") * 8 + "g"
+    b_k = k + V("kh") * 8 + V("p") * 2
     inner: tuple[Statement, ...] = (
         Load(
             (("i", mi), ("kh", 2), ("mh", 2)),
@@ -102,16 +120,10 @@ def matmul(
         Load(
             (("j", nj // 2), ("jh", 2), ("kh", 2)),
             RegRef("b_frag", (V("j") * 2 + "jh", V("kh") * 2)),
-            MemRef(
-                "b_tile",
-                (
-                    slot,
-                    V("wn") * (8 * nj) + V("j") * 16 + V("jh") * 8 + "g",
-                    k + V("kh") * 8 + V("p") * 2,
-                ),
-            ),
+            MemRef("b_tile", (slot, b_k, b_n) if b_is_kn else (slot, b_n, b_k)),
             2,
-            matrix=MatrixShape("x4", "g", "p", ("jh", "kh")),
+            axis=-2 if b_is_kn else -1,
+            matrix=MatrixShape("x4.trans" if b_is_kn else "x4", "g", "p", ("jh", "kh")),
         ),
         Mma(
             (("i", mi), ("j", nj)),
@@ -154,6 +166,7 @@ def matmul(
         Decode(V("warp"), (("wm", V(warps_m)), ("wn", V(warps_n)))),
         Decode(V("lane"), (("g", V(8)), ("p", V(4)))),
         Decode(V("thread"), (("tr", V(rows)), ("tc", V(chunks)))),
+        *((Decode(V("thread"), (("ur", V(rows_kn)), ("uc", V(block_n // 8)))),) * b_is_kn),
         Assign(
             (("i", mi), ("j", nj), ("r", 4)),
             RegRef("acc", (V("i"), V("j"), V("r"))),
@@ -164,6 +177,8 @@ def matmul(
         *epilogue,
     )
     a_bytes = stages * block_m * block_k * 2
+    b_shape = (stages, block_k, block_n) if b_is_kn else (stages, block_n, block_k)
+    b_swizzle = Swizzle(3, 3, 4 if block_n == 128 else 3) if b_is_kn else swizzle
 
     def tensor(name: str, rows: str, columns: str, mode: Mode) -> Tensor:
         return Tensor(name, dtype, (V(rows), V(columns)), (V(columns), V(1)), mode, 16, index_bits)
@@ -177,13 +192,13 @@ def matmul(
         symbols=(Symbol("M"), Symbol("N", multiple=8), Symbol("K", multiple=block_k)),
         tensors=(
             tensor("a", "M", "K", Mode.IN),
-            tensor("b", "N", "K", Mode.IN),
+            tensor("b", "K", "N", Mode.IN) if b_is_kn else tensor("b", "N", "K", Mode.IN),
             tensor("c", "M", "N", Mode.OUT),
         ),
         scalars=(),
         shared=(
             Shared("a_tile", dtype, (stages, block_m, block_k), swizzle),
-            Shared("b_tile", dtype, (stages, block_n, block_k), swizzle, offset=a_bytes),
+            Shared("b_tile", dtype, b_shape, b_swizzle, offset=a_bytes),
         ),
         registers=(
             Registers("acc", f32, (mi, nj, 4), "the accumulator"),

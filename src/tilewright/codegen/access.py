@@ -10,7 +10,7 @@ from tilewright.base.dtypes import DType, Kind
 from tilewright.codegen.dialect import Copy, Dialect, assignment, call
 from tilewright.codegen.encode import bits_of
 from tilewright.codegen.index import IndexPrinter, swizzled
-from tilewright.codegen.names import Names
+from tilewright.codegen.names import PIECE, Names
 from tilewright.codegen.values import stored_constant
 from tilewright.kernel.ops import (
     AsyncCopy,
@@ -26,8 +26,6 @@ from tilewright.kernel.ops import (
 )  # fmt: skip
 from tilewright.poly.expr import Div, Expr, Mod
 from tilewright.target.model import MatrixLoad, Target
-
-PIECE = "tw_piece"  # the digit that counts the accesses of one vector
 
 
 @dataclass(frozen=True, slots=True)

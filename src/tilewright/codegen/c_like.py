@@ -333,8 +333,7 @@ class _Printer:
     # ------------------------------------------------------------ printers of a scope
 
     def _index(self, scope: Scope) -> IndexPrinter:
-        variables = self.names.variables
-        return IndexPrinter(scope, lambda name: variables.get(name, name))
+        return IndexPrinter(scope, self.names.variables.__getitem__)
 
     def _access(self, scope: Scope) -> AccessPrinter:
         index = self._index(scope)

@@ -48,7 +48,9 @@ def round_to(value: float, dtype: DType) -> float:
         _, exponent = math.frexp(value)
         step = max(exponent - 1, 1 - form.bias) - form.mantissa
         # Scaled so that one unit is one step of the mantissa; `round` goes half to even.
-        value = math.ldexp(round(math.ldexp(value, -step)), step) if step > -1074 else value
+        if step > -1074:
+            rounded = math.ldexp(round(math.ldexp(value, -step)), step)
+            value = math.copysign(rounded, value)
     if abs(value) > form.top:
         value = math.copysign(form.top if form.saturates else math.inf, value)
     return 0.0 if value == 0 and form.unsigned_zero else value

@@ -141,12 +141,13 @@ if (a == 0.0f || __builtin_isinf(a)) {
 return odd ? __builtin_copysignf(r, x) : r;
 """
 
+# Exact where the quotient is below 2^53. One that was rounded up leaves the wrong sign.
 _FMOD = """
-double q = __builtin_trunc((double)a / b);
-double rest = __builtin_fma(-q, (double)b, (double)a);
-if (rest != 0.0 && (rest < 0.0) != (a < 0.0f)) rest += a < 0.0f ? -__builtin_fabs((double)b)
-                                                                : __builtin_fabs((double)b);
-return __builtin_isinf(b) && !__builtin_isinf(a) ? a : __builtin_copysignf((float)rest, a);
+double q = __builtin_trunc(a / b), size = __builtin_fabs(b);
+if (__builtin_isinf(b) && !__builtin_isinf(a)) return a;
+double rest = __builtin_fma(-q, b, a);
+if (rest != 0.0 && (rest < 0.0) != (a < 0.0)) rest += a < 0.0 ? -size : size;
+return __builtin_copysign(rest, a);
 """
 
 
@@ -169,7 +170,8 @@ _MATH_F32 = dict(
         _unary("sinf", "return tw_sin_quarter(x, 0);"),
         _unary("cosf", "return tw_sin_quarter(x, 1);"),
         function("powf", "float", "float x, float y", _POW),
-        function("fmodf", "float", "float a, float b", _FMOD),
+        function("fmod", "double", "double a, double b", _FMOD),
+        function("fmodf", "float", "float a, float b", "return (float)fmod(a, b);"),
     )
 )
 
@@ -185,7 +187,7 @@ _MATH_F64 = dict(
 
 # Operations on f64 that have no builtin and are not written here.
 MISSING_F64 = frozenset(
-    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "pow", "mod"),
+    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "pow"),
 )
 
 _F16_FROM = "return __builtin_bit_cast(tw_f16, (_Float16)x);"

@@ -21,6 +21,7 @@ from tilewright.kernel.ops import (
 )
 
 COUNTERS = ("block", "thread", "warp", "lane")
+PIECE = "tw_piece"  # the printer's own digit: it counts the accesses of one vector
 
 _KEYWORDS = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl
@@ -50,7 +51,7 @@ def assign_names(kernel: Kernel, reserved: Iterable[str]) -> Names:
     fresh = _Allocator(taken)
     name = fresh.take(kernel.name)
     memory = {t.name: fresh.take(t.name) for t in kernel.tensors}
-    variables = {counter: fresh.take(counter) for counter in COUNTERS}
+    variables = {counter: fresh.take(counter) for counter in COUNTERS} | {PIECE: PIECE}
     for variable in _variables(kernel):
         if variable not in variables:
             variables[variable] = fresh.take(variable)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -88,6 +90,15 @@ def _failure(tool: str, target: Target, log: str) -> ToolchainError:
 # ---------------------------------------------------------------- NVRTC
 
 
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Registers, and bytes of local memory, of one thread. Spilled bytes cost time."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+
 class Nvrtc:
     """NVIDIA's run-time compiler; it needs no GPU and no toolkit."""
 
@@ -98,24 +109,33 @@ class Nvrtc:
         return f"nvrtc {major}.{minor} {' '.join(self._flags(target))}"
 
     def build(self, source: str, target: Target) -> bytes:
+        return self._compile(source, target, self._flags(target))[0]
+
+    def resources(self, source: str, target: Target) -> Resources:
+        """What one thread of the source's kernel takes."""
+        _, log = self._compile(source, target, [*self._flags(target), "--ptxas-options=-v"])
+        numbers = (r"Used (\d+) registers", r"(\d+) bytes stack", r"(\d+) bytes spill stores")
+        found = [re.search(pattern, log) for pattern in numbers]
+        return Resources(*(int(match.group(1)) if match else 0 for match in found))
+
+    def _compile(self, source: str, target: Target, flags: list[str]) -> tuple[bytes, str]:
+        """The cubin and the compiler's log."""
         nvrtc = load_bindings("nvrtc")
-        program = _checked(
-            nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
-        )
+        created = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+        program = _checked(nvrtc, created)
         try:
-            flags = [flag.encode() for flag in self._flags(target)]
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+            encoded = [flag.encode() for flag in flags]
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+            log = bytearray(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
+            _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
+            text = log.decode(errors="replace").rstrip("\0")
             if int(status) != 0:
-                size = _checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
-                log = bytearray(size)
-                _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
-                raise _failure("NVRTC", target, log.decode(errors="replace").rstrip("\0"))
-            size = _checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program))
-            cubin = bytearray(size)
+                raise _failure("NVRTC", target, text)
+            cubin = bytearray(_checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
             _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, cubin))
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        return bytes(cubin)
+        return bytes(cubin), text
 
     def _flags(self, target: Target) -> list[str]:
         # 177: a shared overload that one kernel does not use.
