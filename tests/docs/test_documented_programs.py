@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import linecache
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import tilewright
 from tilewright.base.diagnostics import TilewrightError
+from tilewright.driver.compile import Rewrites
+from tilewright.driver.kernel import CompiledKernel, TileKernel
+from tilewright.poly.expr import Expr
+from tilewright.schedule.plan import Plan
 
 ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(tilewright, "kernel"), reason="the package does not export the language yet"
-)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -58,5 +58,25 @@ def test_an_example_fails_as_the_page_says(program: str, message: str, tmp_path:
 )
 def test_the_tour_compiles(target: str, instruction: str, tmp_path: Path) -> None:
     (tour,) = blocks("README.md", "python")
-    compiled = run(f'{tour}\nresult = gemm.compile(target="{target}")\n', tmp_path)["result"]
-    assert instruction in getattr(compiled, "source")  # noqa: B009
+    gemm = run(tour, tmp_path)["gemm"]
+    assert isinstance(gemm, TileKernel)
+    compiled = gemm.compile(target)
+    assert isinstance(compiled, CompiledKernel)
+    assert instruction in compiled.source
+    assert compiled.ir.startswith(f"kernel gemm target {target}")
+
+
+def without_half_of_n(plan: Plan) -> Plan:
+    half = replace(plan.axes["N"], tile=16, steps_override=Expr.of(1))
+    return replace(plan, axes={**plan.axes, "N": half})
+
+
+def test_half_an_axis_left_out_is_refuted_as_the_readme_shows(tmp_path: Path) -> None:
+    example = (ROOT / "examples" / "chained_gemm.py").read_text(encoding="utf-8")
+    kernel = run(example, tmp_path)["chained_gemm"]
+    assert isinstance(kernel, TileKernel)
+    with pytest.raises(TilewrightError) as caught:
+        kernel.compile("gfx942", rewrites=Rewrites(plan=without_half_of_n))
+    said = str(caught.value).replace(str(tmp_path / "example.py"), "examples/chained_gemm.py")
+    shown = next(text for text in blocks("README.md", "text") if text.startswith("error"))
+    assert said.splitlines()[:8] == shown.splitlines()[:8]
