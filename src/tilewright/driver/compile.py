@@ -11,6 +11,7 @@ from tilewright.codegen import emit
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
+from tilewright.kernel.passes import simplify
 from tilewright.kernel.text import print_kernel
 from tilewright.kernel.verify import check
 from tilewright.lang.constraints import bind
@@ -80,12 +81,12 @@ def compile_program(
     check_graph(graph)
     constraints = bind(program.constraints, sizes)
     plan = rewrites.plan(make_plan(graph, constraints, target, specialisation.multiples))
-    kernel = rewrites.kernel(
-        lower(
-            graph, plan, target, specialisation.strides, specialisation.alignments,
-            specialisation.multiples,
-        )
+    lowered = lower(
+        graph, plan, target, specialisation.strides, specialisation.alignments,
+        specialisation.multiples,
     )  # fmt: skip
+    check(lowered, target)
+    kernel = rewrites.kernel(simplify(lowered))
     check(kernel, target)
     obligations = verify(kernel, target)
     raise_first_refuted(obligations)

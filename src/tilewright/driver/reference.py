@@ -80,13 +80,14 @@ def evaluate(
 
 
 def _widen(data: Array, dtype: DType) -> Array:
-    return data.astype(np.float64) if dtype.kind is Kind.FLOAT else data
+    wide = {Kind.FLOAT: np.float64, Kind.INT: np.int64, Kind.BOOL: np.bool_}[dtype.kind]
+    return data.astype(wide)
 
 
 def _round(data: Array, dtype: DType) -> Array:
     """Round to the element type, kept wide: f32 and f64 stay in double precision."""
     if dtype.kind is not Kind.FLOAT:
-        return data.astype(numpy_dtype(dtype))
+        return _widen(data.astype(numpy_dtype(dtype)), dtype)
     if dtype.bits >= 32:
         return data.astype(np.float64)
     return data.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)

@@ -50,9 +50,17 @@ def program(
     """Read the signature of `function`; `scope` holds the names its annotations may use."""
     span = _definition(function.__code__)
     arguments: dict[str, MemoryType | DType] = {}
-    signature = inspect.signature(
-        function, globals=function.__globals__, locals=dict(scope), eval_str=True
-    )
+    try:
+        signature = inspect.signature(
+            function, globals=function.__globals__, locals=dict(scope), eval_str=True
+        )
+    except NameError as cause:
+        raise TraceError(
+            f"an annotation of {function.__name__} names {cause.name}, which cannot be found",
+            span=span,
+            expected="annotations that name what is visible where the kernel is defined",
+            mend="define the name beside the kernel, or drop `from __future__ import annotations`",
+        ) from cause
     for name, parameter in signature.parameters.items():
         annotation = parameter.annotation
         if not isinstance(annotation, MemoryType | DType):

@@ -20,7 +20,7 @@ class Vector:
     """How a statement walks a fragment: `over` without the vector, and the digits' values."""
 
     width: int
-    axis: int  # the memory axis that the vector runs along
+    axis: int  # the memory axis that the vector runs along, counted from the end
     over: Over
     placed: Placed
 
@@ -46,7 +46,7 @@ def vectorise(placed: Placed, inner: int, axes: Sequence[str], axis: str | None,
         digit = digits[last]
         if digit.axis == axis and digit.stride == 1:
             width = gcd(digit.extent, limit) if limit else digit.extent
-    where = axes.index(axis) if axis in axes else max(len(axes) - 1, 0)
+    where = axes.index(axis) - len(axes) if axis in axes and width > 1 else -1
     if width == 1:
         return Vector(1, where, placed.over, placed)
     variables = list(placed.variables)
@@ -146,7 +146,7 @@ def load_shared(
     b.emit(
         Load(
             vector.over, made.ref(vector.placed.registers()),
-            MemRef(buffer.name, (*lead, *index)), vector.width, len(lead) + vector.axis,
+            MemRef(buffer.name, (*lead, *index)), vector.width, vector.axis,
             matrix=matrix, span=span, note=note,
         )
     )  # fmt: skip
@@ -163,7 +163,7 @@ def store_shared(
     b.emit(
         Store(
             vector.over, MemRef(buffer.name, (*lead, *index)),
-            value.ref(vector.placed.registers()), vector.width, len(lead) + vector.axis,
+            value.ref(vector.placed.registers()), vector.width, vector.axis,
             vector.placed.first_replica() + guard, span=span, note=note,
         )
     )  # fmt: skip

@@ -289,7 +289,7 @@ def _copy_tile(
         source, guard = global_access(b, read.type.axes, vector.placed, shift)
         copy = AsyncCopy(
             vector.over, MemRef(ring.name, (slot, *index)), MemRef(read.memory, source),
-            vector.width, len(axes), vector.axis, guard, span=read.span,
+            vector.width, -1, vector.axis, guard, span=read.span,
         )  # fmt: skip
         replica = vector.placed.first_replica()
         b.emit(If(replica, (copy,)) if replica else copy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.base.diagnostics import UnsupportedError
-from tilewright.base.dtypes import DType, boolean
+from tilewright.base.dtypes import DType, Kind, boolean, i64
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.kernel.ops import (
@@ -18,7 +18,7 @@ from tilewright.lower.dependencies import (
     default_layout, layout_of, loops_of, natural_layout, scope_depth,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Guard
+from tilewright.poly.expr import Expr, Guard
 from tilewright.poly.layout import Layout
 
 INLINE = (ops.Constant, ops.ScalarRead, ops.Index, ops.Extent)
@@ -201,9 +201,9 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
             return ScalarValue(op.name, op.type.dtype)
         case ops.Index():
             axis = op.type.axes[0]
-            return IndexValue(b.base(axis) + placed.position(axis), op.type.dtype)
+            return _index(b.base(axis) + placed.position(axis), op.type.dtype)
         case ops.Extent():
-            return IndexValue(b.plan.axes[op.axis].extent, op.type.dtype)
+            return _index(b.plan.axes[op.axis].extent, op.type.dtype)
         case ops.View():
             return expression(b, op.value, placed, tiled)
         case ops.CastOp():
@@ -218,6 +218,13 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
                 expected="an elementwise operation",
                 mend="report this program",
             )
+
+
+def _index(expr: Expr, dtype: DType) -> Value:
+    """An index as a value; floats get it from a 64-bit integer."""
+    if dtype.kind is Kind.INT:
+        return IndexValue(expr, dtype)
+    return Cast(IndexValue(expr, i64), dtype)
 
 
 def masked(

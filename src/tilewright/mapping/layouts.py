@@ -27,12 +27,21 @@ class Tiled:
         for axis in layout.axes:
             if axis not in axes:
                 layout = layout.drop(axis)
-        return Tiled(layout, sum(d.axis in axes for d in tail))
+        return Tiled(make_layout(dict(layout.shape), layout.digits), sum(d.axis in axes for d in tail))
 
 
 def make_layout(shape: Mapping[str, int], digits: Sequence[LayoutDigit]) -> Layout:
-    """A layout without digits of extent 1."""
-    return Layout(tuple(shape.items()), tuple(d for d in digits if d.extent > 1))
+    """A layout without digits of extent 1, and with neighbouring replicas of a place as one."""
+    kept: list[LayoutDigit] = []
+    for d in digits:
+        last = kept[-1] if kept else None
+        if d.extent == 1:
+            continue
+        if last is not None and last.axis is None and d.axis is None and last.place is d.place:
+            kept[-1] = replace(last, extent=last.extent * d.extent)
+        else:
+            kept.append(d)
+    return Layout(tuple(shape.items()), tuple(kept))
 
 
 def warp_digits(plan: Plan, shape: Mapping[str, int], spread: Sequence[str]) -> list[LayoutDigit]:

@@ -87,10 +87,11 @@ def current_stream(device: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A loaded cubin with one kernel. Its handles serve every device."""
+    """A loaded cubin with one kernel, and the context of its device."""
 
     library: Any
     function: Any
+    context: Any
 
 
 def load_module(cubin: bytes, dynamic_shared_bytes: int, device: int = 0) -> Module:
@@ -108,7 +109,7 @@ def load_module(cubin: bytes, dynamic_shared_bytes: int, device: int = 0) -> Mod
         handle = checked(driver, driver.cuDeviceGet(device))
         raised = driver.cuKernelSetAttribute(limit, dynamic_shared_bytes, kernel, handle)
         checked(driver, raised)
-    return Module(library, kernel)
+    return Module(library, kernel, primary_context(device))
 
 
 # ---------------------------------------------------------------- memory

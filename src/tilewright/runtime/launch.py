@@ -79,7 +79,16 @@ class BoundLaunch:
     Threads may share it.
     """
 
-    __slots__ = ("_blocks", "_frame", "_function", "_launch", "_pack", "_shared", "_threads")
+    __slots__ = (
+        "_blocks",
+        "_context",
+        "_driver",
+        "_frame",
+        "_module",
+        "_pack",
+        "_shared",
+        "_threads",
+    )
 
     def __init__(self, module: Module, kernel: Kernel, blocks: int, values: Sequence[Any]) -> None:
         block = ParameterBlock.of(kernel)
@@ -90,22 +99,37 @@ class BoundLaunch:
             struct.pack_into(code, template, offset, value)
         self._frame = _Frame(bytes(template), block.offsets)
         self._pack = struct.Struct("P" * pointers).pack_into
-        self._launch = load_driver().cuLaunchKernel
-        self._function = module.function
+        self._driver = load_driver()
+        self._module = module
+        self._context = int(module.context)
         self._blocks = blocks
         self._threads = kernel.threads
         self._shared = kernel.shared_bytes
 
     def __call__(self, stream: int, *pointers: int) -> None:
-        """Start the kernel on `stream`. ToolchainError where the driver refuses."""
+        """Start the kernel on `stream`, a stream of its device. ToolchainError where it fails.
+
+        The thread's current device may be another one, and stays so.
+        """
+        driver = self._driver
+        if int(driver.cuCtxGetCurrent()[1]) == self._context:
+            self._start(stream, pointers)
+            return
+        checked(driver, driver.cuCtxPushCurrent(self._module.context))
+        try:
+            self._start(stream, pointers)
+        finally:
+            driver.cuCtxPopCurrent()
+
+    def _start(self, stream: int, pointers: Sequence[int]) -> None:
         frame = self._frame
         self._pack(frame.buffer, 0, *pointers)
-        result = self._launch(
-            self._function, self._blocks, 1, 1, self._threads, 1, 1,
+        result = self._driver.cuLaunchKernel(
+            self._module.function, self._blocks, 1, 1, self._threads, 1, 1,
             self._shared, stream, frame.parameters, 0,
         )  # fmt: skip
         if result[0]:
-            checked(load_driver(), result)
+            checked(self._driver, result)
 
 
 def bind_launch(

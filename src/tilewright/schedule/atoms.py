@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tilewright.base.diagnostics import AtomError
 from tilewright.graph import ops
 from tilewright.graph.ops import Contract, Graph
@@ -11,10 +13,15 @@ from tilewright.schedule.plan import ContractPlan
 from tilewright.target.model import MmaAtom, Scope, Source, Target
 
 
-def plan_contracts(graph: Graph, hardware: Hardware, target: Target) -> dict[int, ContractPlan]:
-    """An atom and the roles of the operands for every contraction."""
+def plan_contracts(
+    graph: Graph, hardware: Hardware, target: Target, shares: Mapping[str, int]
+) -> dict[int, ContractPlan]:
+    """An atom and the roles of the operands for every contraction.
+
+    `shares` gives, for each axis whose tile the author sets, one warp's elements of it.
+    """
     found = [op for op in ops.walk(graph.body) if isinstance(op, Contract)]
-    atoms = {op.id: _choose(graph, op, op.atom or hardware.mma_type, hardware, target)
+    atoms = {op.id: _choose(graph, op, op.atom or hardware.mma_type, hardware, target, shares)
              for op in found}  # fmt: skip
     return {op.id: _roles(graph, op, atoms, target) for op in found}
 
@@ -30,8 +37,9 @@ def _fits(atom: MmaAtom, operand: str, result: str) -> bool:
 
 
 def _choose(
-    graph: Graph, op: Contract, asked: str | None, hardware: Hardware, target: Target
-) -> MmaAtom | None:
+    graph: Graph, op: Contract, asked: str | None, hardware: Hardware, target: Target,
+    shares: Mapping[str, int],
+) -> MmaAtom | None:  # fmt: skip
     operand, result = _types(graph, op)
     lhs, rhs = graph.by_id[op.lhs].type.axes, graph.by_id[op.rhs].type.axes
     if asked is None and (set(lhs) <= set(rhs) or set(rhs) <= set(lhs)):
@@ -40,7 +48,8 @@ def _choose(
     if asked is None:
         # Single precision atoms round their operands (tf32): only on request.
         exact = [a for a in fitting if operand != "f32" or "tf32" not in a.emit]
-        return max(exact, key=lambda a: (a.k, -a.m), default=None)
+        usable = [a for a in exact if _divides(a, op, lhs, rhs, shares)]
+        return max(usable, key=lambda a: (a.k, -a.m), default=None)
     atom = target.atom(asked)
     if atom is not None and atom in fitting:
         return atom
@@ -58,6 +67,20 @@ def _choose(
         expected=f"for {operand} into {result} on {target.name}: {names}",
         mend="leave mma_type out to have it chosen",
     )
+
+
+def _divides(
+    atom: MmaAtom, op: Contract, lhs: Sequence[str], rhs: Sequence[str], shares: Mapping[str, int]
+) -> bool:
+    """Whether the atom divides the tiles that the author set, in one of the two roles."""
+
+    def fits(rows: Sequence[str], columns: Sequence[str]) -> bool:
+        row = [a for a in rows if a not in columns][-1]
+        column = [a for a in columns if a not in rows][-1]
+        sizes = {row: atom.m, column: atom.n, op.contracted[-1]: atom.k}
+        return all(shares.get(axis, size) % size == 0 for axis, size in sizes.items())
+
+    return fits(lhs, rhs)
 
 
 def _roles(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 
-from tilewright.base.diagnostics import ConstraintError
+from tilewright.base.diagnostics import AtomError, ConstraintError
 from tilewright.base.spaces import Space
 from tilewright.base.spans import Span
 from tilewright.graph import ops
@@ -43,7 +43,7 @@ def make_plan(
     """Choose digits and places. `multiples` states what symbolic extents are multiples of."""
     given = _sort(constraints, graph)
     _check_warp_size(given.hardware, target)
-    contracts = plan_contracts(graph, given.hardware, target)
+    contracts = plan_contracts(graph, given.hardware, target, _shares(given))
     order = contiguity_order(graph)
     grains = _grains(contracts, target)
     warps = _warps_per_axis(graph, given, grains, target)
@@ -93,6 +93,18 @@ def _sort(constraints: Sequence[Constraint], graph: Graph) -> _Given:
         {c.axis: c for c in constraints if isinstance(c, Wave)},
         hardware,
     )
+
+
+def _shares(given: _Given) -> dict[str, int]:
+    """One warp's elements of each axis whose tile the author sets."""
+    waves = given.hardware.waves_per_block or ()
+    shares: dict[str, int] = {}
+    for axis, workgroup in given.workgroups.items():
+        if workgroup.tile is not None:
+            warps = waves[workgroup.dim] if workgroup.dim < len(waves) else 1
+            shares[axis] = workgroup.tile // warps if workgroup.tile % warps == 0 else 1
+    shares |= {axis: tiling.tile for axis, tiling in given.tilings.items()}
+    return shares | {axis: wave.tile for axis, wave in given.waves.items()}
 
 
 def _check_warp_size(hardware: Hardware, target: Target) -> None:
@@ -261,8 +273,6 @@ def _contraction_tile(
         if given_one is not None and given_one.tile is not None:
             size = given_one.tile
             if size % grain:
-                from tilewright.base.diagnostics import AtomError
-
                 atoms = sorted({c.atom for c in contracts.values() if c.atom and
                                 axis in (c.m, c.n, c.k)})  # fmt: skip
                 raise AtomError(

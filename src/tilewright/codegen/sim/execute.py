@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from math import prod
 from typing import assert_never
 
 import numpy as np
 
 from tilewright.base.diagnostics import BarrierError, LegalityError
-from tilewright.codegen.sim.index import Scope, Variable, both, evaluate, number
+from tilewright.codegen.sim.index import Scope, Variable, both, evaluate, instances, number
 from tilewright.codegen.sim.machine import Machine
 from tilewright.codegen.sim.matrix import mma
 from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray
@@ -36,7 +35,6 @@ from tilewright.kernel.ops import (
     Load,
     Loop,
     Mma,
-    Over,
     Read,
     Reduce,
     RegRef,
@@ -209,19 +207,12 @@ def _barrier(machine: Machine, s: Barrier, scope: Scope, mask: BoolArray | None)
     machine.epoch = machine.epoch + arrives.astype(np.int64)
 
 
-def _instances(scope: Scope, *digits: Over) -> Iterator[Scope]:
-    """One scope for each instance, in order."""
-    names = [digit for group in digits for digit in group]
-    for values in product(*(range(extent) for _, extent in names)):
-        yield {**scope, **{n: number(v) for (n, _), v in zip(names, values, strict=True)}}
-
-
 def _assign(machine: Machine, s: Assign, scope: Scope, mask: BoolArray | None) -> None:
     site = Site.of(s, machine.crew, scope, mask, s.over)
     at = select(machine, s.dst, site)
     crossing = any(r.name == s.dst.name and r.index != s.dst.index for r in _reads(s.value))
     if s.over and (crossing or not at.distinct):
-        for single in _instances(scope, s.over):
+        for single in instances(scope, s.over):
             _assign(machine, replace(s, over=()), single, mask)
         return
     value = value_of(machine, s.value, site)
@@ -237,7 +228,7 @@ def _reduce(machine: Machine, s: Reduce, scope: Scope, mask: BoolArray | None) -
     if (s.over or s.along) and (
         not at.distinct or any(r.name == s.dst.name for r in _reads(s.value))
     ):
-        for single in _instances(scope, s.over, s.along):
+        for single in instances(scope, s.over, s.along):
             _reduce(machine, replace(s, over=(), along=()), single, mask)
         return
     check_written(machine, s.dst, at, site, mask)

@@ -28,7 +28,9 @@ class Selection:
     @staticmethod
     def of(flat: IntArray, domain: tuple[int, ...]) -> Selection:
         if flat.shape[-2:] != (1, 1):
-            return Selection(flat, by_thread=True, start=None, distinct=not domain)
+            rows = np.sort(flat.reshape(-1, *flat.shape[-2:]), axis=0)
+            apart = len(rows) == prod(domain) and bool((rows[1:] != rows[:-1]).all())
+            return Selection(flat, by_thread=True, start=None, distinct=apart)
         index = flat[..., 0, 0]
         rows = index.ravel()
         start = int(rows[0])

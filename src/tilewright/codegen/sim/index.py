@@ -7,8 +7,9 @@ blocks of the chunk. An index that does not depend on the block therefore stays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,6 +78,13 @@ def bind(scope: Scope, digits: Over, trailing: int = 0) -> dict[str, Variable]:
         values = np.arange(extent, dtype=np.int64).reshape(extent, *(1,) * rank)
         bound[name] = Variable(values, ("digit", extent, rank))
     return bound
+
+
+def instances(scope: Scope, *digits: Over) -> Iterator[Scope]:
+    """One scope for each instance of a domain, in order, its digits bound to numbers."""
+    names = [digit for group in digits for digit in group]
+    for values in product(*(range(extent) for _, extent in names)):
+        yield {**scope, **{n: number(v) for (n, _), v in zip(names, values, strict=True)}}
 
 
 def evaluate(expr: Expr, scope: Scope) -> int | IntArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from tilewright.base.diagnostics import AtomError, BarrierError, UnsupportedError
 from tilewright.base.dtypes import DType, Kind, f32, f64
 from tilewright.codegen.sim.fragments import Selection
-from tilewright.codegen.sim.index import Scope, number
+from tilewright.codegen.sim.index import Scope, instances
 from tilewright.codegen.sim.machine import Machine
 from tilewright.codegen.sim.numeric import Array, BoolArray, convert, widen
 from tilewright.codegen.sim.site import Site
@@ -90,9 +89,8 @@ def mma(machine: Machine, s: Mma, scope: Scope, mask: BoolArray | None) -> None:
     if _at_once(machine, s, atom, scope):
         _multiply(_Step(machine, s, atom, scope, mask, _Roles.of(s, s.over), groups))
         return
-    for values in product(*(range(extent) for _, extent in s.over)):
-        single = {n: number(v) for (n, _), v in zip(s.over, values, strict=True)}
-        _multiply(_Step(machine, s, atom, {**scope, **single}, mask, _Roles.of(s, ()), groups))
+    for single in instances(scope, s.over):
+        _multiply(_Step(machine, s, atom, single, mask, _Roles.of(s, ()), groups))
 
 
 def _at_once(machine: Machine, s: Mma, atom: MmaAtom, scope: Scope) -> bool:

@@ -57,6 +57,7 @@ class GlobalTensor:
         self._copied = not array.flags.c_contiguous or declared.mode is Mode.OUT
         flat = np.array(array, order="C", copy=self._copied).reshape(-1)
         self.bits: Array = flat.view(bits_type(declared.dtype))
+        self.bits.flags.writeable = declared.mode is not Mode.IN
         if declared.mode is Mode.OUT:
             self.bits[...] = poison(declared.dtype)
         size = flat.size
@@ -78,6 +79,8 @@ class GlobalTensor:
 
     def gather(self, at: IntArray, mask: BoolArray | None) -> Array:
         """Bits at element offsets; anything where the mask fails."""
+        if self.bits.size == 0:
+            return np.zeros(at.shape, self.bits.dtype)
         return self.bits.take(at, mode="raise" if mask is None else "clip")
 
     def scatter(

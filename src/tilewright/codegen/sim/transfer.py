@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilewright.base.diagnostics import LegalityError
 from tilewright.codegen.sim import banks, guards
 from tilewright.codegen.sim.guards import Place
-from tilewright.codegen.sim.index import Scope, both
+from tilewright.codegen.sim.index import Scope, both, instances
 from tilewright.codegen.sim.machine import Flight, Machine
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer, linear, steps
 from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray, constant
@@ -92,13 +92,18 @@ def _count_banks(
 
 def load(machine: Machine, s: Load, scope: Scope, mask: BoolArray | None) -> None:
     site = Site.of(s, machine.crew, scope, mask, s.over, s.width)
+    at = select(machine, s.dst, site, s.width)
+    if s.over and not at.distinct:
+        for single in instances(scope, s.over):
+            load(machine, replace(s, over=()), single, mask)
+        return
     guard = machine.indexer.guard(s.guard, site.scope)
     bits = _read(machine, s.src, s.axis, s.width, both(mask, guard), site, s.matrix is not None)
     fragment = machine.fragments[s.dst.name]
     if guard is not None:
         fill = constant(s.fill, fragment.declared.dtype).view(fragment.bits.dtype)
         bits = np.where(guard, bits, fill)
-    fragment.write(select(machine, s.dst, site, s.width), bits, mask)
+    fragment.write(at, bits, mask)
 
 
 def _read(

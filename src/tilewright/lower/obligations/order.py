@@ -27,7 +27,7 @@ from tilewright.kernel.ops import (
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
 
-_MOST_TURNS = 40  # of one loop, before its barriers are given up on
+_MOST_TURNS = 24  # of one loop, before its barriers are given up on
 LATER = "'"  # suffix of what belongs to the later instance
 
 

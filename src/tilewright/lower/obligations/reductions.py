@@ -267,9 +267,11 @@ def _required(
     where = domain(program.kernel, frame, exprs, over, hardware=())
     present = {d.name for d in where.dims}
     dims = (*where.dims, *extra, *(d for n, d in context.items() if n not in present))
+    shape = next(r.shape for r in program.kernel.registers if r.name == term.fragment)
+    inside = [c for i, n in zip(index, shape, strict=True) for c in (at_least(i, 0), less(i, n))]
     term_dim = Dim(INNER, extent)
     whole = (*(Expr.of(n) for n in context), *index, Expr.of(INNER))
-    return Piece((*dims, term_dim), (*where.guard, *guard), whole, inexact=where.inexact)
+    return Piece((*dims, term_dim), (*where.guard, *guard, *inside), whole, inexact=where.inexact)
 
 
 def _missing(

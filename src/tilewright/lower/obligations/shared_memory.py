@@ -57,16 +57,7 @@ def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligatio
     unknown: Unknown | None = None
     for access in own:
         try:
-            meetings = list(ahead(program, access.site, access.asynchronous))
-        except EndlessError as error:
-            unknown = unknown or Unknown(str(error))
-            continue
-        for meeting in meetings:
-            for other in own:
-                if other.site is not meeting.site or not (access.writes or other.writes):
-                    continue
-                if name not in (access.ref.name, other.ref.name):
-                    continue
+            for other, meeting in _meetings(program, access, own, name):
                 checked += 1
                 pair = _Pair(program, access, other, meeting)
                 result = attempt(program.world, pair.check)
@@ -74,8 +65,21 @@ def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligatio
                     return Obligation(Kind.RACE, name, result, other.span or span, other.label)
                 if isinstance(result, Unknown):
                     unknown = unknown or result
+        except EndlessError as error:
+            unknown = unknown or Unknown(str(error))
     note = f"{checked} pairs of accesses ordered or apart"
     return Obligation(Kind.RACE, name, unknown or Proved(note), span, "accesses between barriers")
+
+
+def _meetings(
+    program: Program, access: Access, own: Sequence[Access], name: str
+) -> Iterator[tuple[Access, Meeting]]:
+    """Later accesses that may clash with this one: one of the two is of `name`, one writes."""
+    for meeting in ahead(program, access.site, access.asynchronous):
+        for other in own:
+            if other.site is meeting.site and (access.writes or other.writes):
+                if name in (access.ref.name, other.ref.name):
+                    yield other, meeting
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.kernel.ops import Loop, Mode
-from tilewright.lower.obligations.accesses import Access, memory
+from tilewright.lower.obligations.accesses import Access, memory, shape_of
 from tilewright.lower.obligations.scope import Domain, Frame, Program, domain
-from tilewright.poly.expr import Constraint, Expr, less
+from tilewright.poly.expr import Constraint, Expr, at_least, less
 from tilewright.poly.prove import (
     Assumed,
     Kind,
@@ -47,9 +47,12 @@ def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result
     where = _points(program, read)
     turns = tuple(loop.var for loop in read.site.frame.loops)
     context = (*where.block, *turns)
+    buffer = memory(program, read.ref.name)
+    shape = shape_of(buffer) if buffer else ()
+    inside = [c for i, n in zip(read.index, shape, strict=True) for c in (at_least(i, 0), less(i, n))]
     needed = Piece(
         (*where.dims, *read.elements),
-        (*where.guard, *read.guard),
+        (*where.guard, *read.guard, *inside),
         (*(Expr.of(n) for n in context), *read.index),
         inexact=where.inexact,
     )

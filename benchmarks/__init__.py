@@ -1,0 +1,1 @@
+"""Measurements on a device, each against its peer in the same run."""
