@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 
-from tilewright.kernel.ops import Shared, Tensor
+from tilewright.kernel.ops import Load, MemRef, Shared, Tensor
 from tilewright.lower.obligations.accesses import Access, memory, shape_of
 from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Div, Expr, Mod, at_least, equal
@@ -43,6 +44,7 @@ def alignment(program: Program, found: Sequence[Access]) -> Iterator[Obligation]
         buffer = memory(program, access.ref.name)
         if buffer is None or access.width == 1:
             continue
+        access = _as_rows(access)
         result = attempt(program.world, lambda a=access, b=buffer: _aligned(program, a, b))
         yield Obligation(Kind.ALIGNMENT, access.ref.name, result, access.span, access.label)
     for buffer in program.kernel.shared:
@@ -52,6 +54,19 @@ def alignment(program: Program, found: Sequence[Access]) -> Iterator[Obligation]
             ok = "the swizzle permutes the buffer"
             result = Proved(ok) if fault is None else Refuted(f"{buffer.name}: {fault}")
             yield Obligation(Kind.ALIGNMENT, buffer.name, result, buffer.span, "swizzle")
+
+
+def _as_rows(access: Access) -> Access:
+    """A matrix load as the rows of eight elements that it reads, one for each lane's address."""
+    statement = access.site.statement
+    if not isinstance(statement, Load) or statement.matrix is None:
+        return access
+    last = access.ref.index[-1]
+    along = {statement.matrix.row, statement.matrix.column} & last.variables()
+    first = MemRef(access.ref.name, tuple(
+        e.substitute({digit: 0 for digit in along}) for e in access.ref.index
+    ))  # fmt: skip
+    return replace(access, ref=first, width=8, axis=-1)
 
 
 def _aligned(program: Program, access: Access, buffer: Tensor | Shared) -> Result:
