@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -30,19 +30,16 @@ class CInt(int):
     def __mod__(self, other: int) -> CInt:
         return CInt(int(self) - int(other) * c_divide(int(self), int(other)))
 
-    def _closed(name: str):  # type: ignore[misc]
-        def apply(self: CInt, other: int) -> CInt:
-            return CInt(getattr(int, name)(self, other))
-
-        return apply
-
-    __add__, __radd__ = _closed("__add__"), _closed("__radd__")
-    __sub__, __rsub__ = _closed("__sub__"), _closed("__rsub__")
-    __mul__, __rmul__ = _closed("__mul__"), _closed("__rmul__")
-    __and__, __rshift__, __xor__ = _closed("__and__"), _closed("__rshift__"), _closed("__xor__")
-
     def __neg__(self) -> CInt:
         return CInt(-int(self))
+
+
+def closed(name: str) -> Callable[[CInt, int], CInt]:
+    return lambda self, other: CInt(getattr(int, name)(self, other))
+
+
+for operator in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rshift", "xor"):
+    setattr(CInt, f"__{operator}__", closed(f"__{operator}__"))
 
 
 def run_c(text: str, values: Mapping[str, int]) -> int:
