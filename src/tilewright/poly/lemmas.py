@@ -105,37 +105,45 @@ def compact(dims: Sequence[Dim], exprs: Sequence[Expr]) -> Compact:
     expression is one of t. Side conditions: extent(b) is a number, and neither extent uses the
     other digit. Under a mod, coefficients count modulo its divisor.
     """
-    current: list[Dim] = list(dims)
-    parts: list[Expr] = list(exprs)
-    merges: list[tuple[str, str, str, int]] = []
-    while True:
-        pair = _mergeable(current, parts)
-        if pair is None:
-            return Compact(tuple(current), tuple(parts), tuple(merges))
-        high, low = pair
-        size = low.extent.const
-        merged = f"{high.name}.{low.name}"
-        replacement: dict[str, Expr | int | str] = {high.name: 0, low.name: merged}
-        parts = [e.substitute(replacement) for e in parts]
-        new = Dim(merged, high.extent * size)
-        current = [new if d is high else d for d in current if d is not low]
-        current = [Dim(d.name, d.extent.substitute(replacement)) for d in current]
-        merges.append((merged, high.name, low.name, size))
-
-
-def _mergeable(dims: Sequence[Dim], exprs: Sequence[Expr]) -> tuple[Dim, Dim] | None:
     rows = [row for e in (*exprs, *(d.extent for d in dims)) for row in _rows(e)]
-    columns = {d.name: tuple(coefficients.get(d.name, 0) for coefficients, _ in rows) for d in dims}
     moduli = tuple(den for _, den in rows)
-    for low in dims:
-        if not low.extent.is_const:
+    columns = {d.name: tuple(row.get(d.name, 0) for row, _ in rows) for d in dims}
+    extents = {d.name: d.extent for d in dims}
+    merges: list[tuple[str, str, str, int]] = []
+    becomes: dict[str, Expr | int | str] = {}
+    while (pair := _mergeable(columns, extents, moduli)) is not None:
+        high, low = pair
+        merged, size = f"{high}.{low}", extents[low].const
+        lowest = next((n for n, m in becomes.items() if m == low), low)
+        becomes |= {n: 0 for n, m in becomes.items() if m == high} | {high: 0, lowest: merged}
+        merges.append((merged, high, low, size))
+        columns[merged], extents[merged] = columns[low], extents[high] * size
+        for name in (high, low):
+            del columns[name], extents[name]
+    if not merges:
+        return Compact(tuple(dims), tuple(exprs), ())
+    left = tuple(Dim(n, e.substitute(becomes)) for n, e in extents.items())
+    return Compact(left, tuple(e.substitute(becomes) for e in exprs), tuple(merges))
+
+
+def _mergeable(
+    columns: Mapping[str, tuple[int, ...]],
+    extents: Mapping[str, Expr],
+    moduli: tuple[int | None, ...],
+) -> tuple[str, str] | None:
+    plain = not any(moduli)
+    where = {column: name for name, column in columns.items()}
+    for low, column in columns.items():
+        if not extents[low].is_const or not any(column):
             continue
-        size, column = low.extent.const, columns[low.name]
-        if not any(column):
+        wanted = tuple(c * extents[low].const for c in column)
+        if plain:
+            high = where.get(wanted)
+            if high is not None and high != low:
+                return high, low
             continue
-        wanted = tuple(c * size for c in column)
-        for high in dims:
-            if high is not low and _same(columns[high.name], wanted, moduli):
+        for high, other in columns.items():
+            if high != low and _same(other, wanted, moduli):
                 return high, low
     return None
 

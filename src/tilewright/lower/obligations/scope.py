@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tilewright.base.diagnostics import LegalityError
-from tilewright.kernel.ops import Body, Decode, If, Kernel, Loop, Statement, When
+from tilewright.base.diagnostics import AtomError, LegalityError
+from tilewright.kernel.ops import Body, Decode, If, Kernel, Loop, Mma, Statement, When, walk
 from tilewright.poly.expr import Constraint, Expr, Guard
 from tilewright.poly.lemmas import merge_fault, radix
 from tilewright.poly.sets import Dim, Parameter, World
@@ -63,6 +63,14 @@ class Program:
 
     @staticmethod
     def of(kernel: Kernel, target: Target) -> Program:
+        for statement in walk(kernel.body):
+            if isinstance(statement, Mma) and target.atom(statement.atom) is None:
+                raise AtomError(
+                    f"{target.name} has no atom {statement.atom}",
+                    span=statement.span,
+                    expected=f"one of the {len(target.mma_atoms)} atoms of {target.name}",
+                    mend="compile the kernel for the target that it was lowered for",
+                )
         parameters = tuple(Parameter(s.name, s.low, s.multiple) for s in kernel.symbols)
         world = World(parameters, kernel.contracts)
         return Program(kernel, target, world, tuple(_sites(kernel.body, Frame())))
