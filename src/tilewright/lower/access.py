@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from tilewright.base.spans import Span
 from tilewright.graph import ops
@@ -134,20 +134,23 @@ def store_global(b: Builder, op: ops.WriteOp, value: Fragment) -> None:
 
 def load_shared(
     b: Builder, buffer: Shared, axes: Sequence[str], lead: tuple[Expr, ...], made: Fragment,
-    *, offsets: Mapping[str, Expr] | None = None, span: Span | None = None, note: str = "",
+    *, offsets: Mapping[str, Expr] | None = None, whole: bool = True, span: Span | None = None,
+    note: str = "",
 ) -> None:  # fmt: skip
-    """A fragment from a shared tile over `axes`; `lead` indexes the buffer's axes before them."""
+    """A fragment from a shared tile over `axes`; `lead` indexes the buffer's axes before them.
+
+    `offsets` shifts the fragment in the tile; `whole` says that it starts at whole atoms.
+    """
     vector = _shared_vector(b, buffer, axes, made)
-    index = tuple(vector.placed.position(a) + (offsets or {}).get(a, 0) for a in axes)
     matrix = None
-    if offsets is None:
+    if whole:
         matrix, vector = matrix_load(b, buffer, axes, made, vector)
-        index = tuple(vector.placed.position(a) for a in axes)
+    index = tuple(vector.placed.position(a) + (offsets or {}).get(a, 0) for a in axes)
     b.emit(
         Load(
             vector.over, made.ref(vector.placed.registers()),
-            MemRef(buffer.name, (*lead, *index)), vector.width, vector.axis,
-            matrix=matrix, span=span, note=note,
+            MemRef(buffer.name, (*lead, *index)), vector.width, vector.axis, matrix=matrix,
+            span=span, note=note,
         )
     )  # fmt: skip
 
@@ -198,22 +201,38 @@ def matrix_load(
     transposed = row.axis == axes[-1]
     if not shaped or not (transposed or column.axis == axes[-1]):
         return None, plain
-    tiles: list[str] = []
-    count = 1
-    placed = b.place(made.layout)
-    for (name, extent) in reversed(placed.over[:-1]):
-        if count * extent <= 4:
-            tiles.insert(0, name)
-            count *= extent
-        else:
-            break
+    placed, tiles = _matrix_tiles(b, b.place(made.layout))
+    count = prod(dict(placed.over)[t] for t in tiles)
     found = next((r for r in rows if r.tiles == count and r.transposed == transposed), None)
     if found is None:
         return None, plain
-    names = dict(zip((d for d in made.layout.digits), placed.variables, strict=True))
-    shape = MatrixShape(found.name, str(names[row]), str(names[column]), tuple(tiles))
-    vector = vectorise(placed, made.tiled.inner, axes, column.axis, 2)
-    return shape, vector
+    names = dict(zip(made.layout.digits, placed.variables, strict=True))
+    shape = MatrixShape(found.name, str(names[row]), str(names[column]), tiles)
+    return shape, vectorise(placed, made.tiled.inner, axes, column.axis, 2)
+
+
+def _matrix_tiles(b: Builder, placed: Placed) -> tuple[Placed, tuple[str, ...]]:
+    """The unrolled digits that one matrix load covers: the last ones, four values in all.
+
+    A digit of more values than are left is split, and its lower part is covered.
+    """
+    tiles: list[str] = []
+    over = list(placed.over)
+    variables = list(placed.variables)
+    left = 4
+    for position in reversed(range(len(over) - 1)):
+        name, extent = over[position]
+        if left > 1 and extent > left and extent % left == 0:
+            low = str(b.register_digit(f"{name}_tile"))
+            over[position : position + 1] = [(name, extent // left), (low, left)]
+            whole = Expr.of(name) * left + low
+            variables = [v.substitute({name: whole}) for v in variables]
+            name, extent = low, left
+        if extent > left:
+            break
+        tiles.insert(0, name)
+        left //= extent
+    return Placed(placed.layout, tuple(variables), tuple(over)), tuple(tiles)
 
 
 def is_coalesced(tensor: Tensor, axes: Sequence[str], layout: Layout, sector: int = 32) -> bool:

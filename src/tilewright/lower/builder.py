@@ -192,6 +192,16 @@ class Builder:
         self.emit(Loop(counter, self.plan.axes[axis].steps, tuple(scope.body), span=span))
 
     @contextmanager
+    def unrolled(self, wish: str, extent: int, span: Span | None) -> Iterator[Expr]:
+        """Open a loop that is unrolled; its counter may select registers."""
+        counter = self.name(wish)
+        scope = Scope(None, Expr.of(0))
+        self.scopes.append(scope)
+        yield Expr.of(counter)
+        self.scopes.pop()
+        self.emit(Loop(counter, Expr.of(extent), tuple(scope.body), unroll=True, span=span))
+
+    @contextmanager
     def guarded(self, guard: Guard, condition: Value | None, span: Span | None) -> Iterator[None]:
         """Open a body that runs where a guard or a condition holds."""
         scope = Scope(None, Expr.of(0))

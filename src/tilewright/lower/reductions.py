@@ -14,7 +14,9 @@ from tilewright.kernel.ops import (
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.lower.convert import through_shared
 from tilewright.lower.dependencies import contract_layouts, layout_of
-from tilewright.lower.values import demand, expression, is_zero_outside, masked
+from tilewright.lower.values import (
+    demand, expression, is_zero_outside, masked, read_ring,
+)  # fmt: skip
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr
 from tilewright.poly.layout import Layout, LayoutDigit, Place
@@ -190,27 +192,55 @@ def _emit_atoms(
     b: Builder, op: ops.Contract, atom: MmaAtom, made: Fragment, first: tuple[int, Tiled],
     second: tuple[int, Tiled],
 ) -> None:  # fmt: skip
+    """One tile's atoms; staged operands are loaded atom by atom along the terms."""
+    k = b.plan.contracts[op.id].k
+    repeats = b.plan.axes[k].tile // atom.k
+    reads = [b.graph.by_id[number] for number in (first[0], second[0])]
+    if repeats > 1 and all(r.id in b.rings for r in reads):
+        with b.unrolled(f"{k.lower()}_chunk", repeats, op.span) as chunk:
+            offset = {k: chunk * atom.k}
+            row, column = (
+                read_ring(b, r, _one_atom(tiled, k, atom.k), offset)
+                for r, (_, tiled) in zip(reads, (first, second), strict=True)
+                if isinstance(r, ops.ReadOp)
+            )
+            _emit_mma(b, op, atom, (made, row, column), 1, chunk)
+        return
     row, column = _operand(b, op, *first), _operand(b, op, *second)
+    _emit_mma(b, op, atom, (made, row, column), repeats, Expr.of(0))
+
+
+def _one_atom(tiled: Tiled, axis: str, size: int) -> Tiled:
+    """The part of an operand's layout that lies in one atom along an axis."""
+    layout = tiled.layout
+    shape = tuple((a, size if a == axis else n) for a, n in layout.shape)
+    outer = layout.at(Place.REGISTER)[: len(layout.at(Place.REGISTER)) - tiled.inner]
+    repeat = next((d for d in outer if d.axis == axis), None)
+    return Tiled(Layout(shape, tuple(d for d in layout.digits if d is not repeat)), tiled.inner)
+
+
+def _emit_mma(
+    b: Builder, op: ops.Contract, atom: MmaAtom, parts: tuple[Fragment, Fragment, Fragment],
+    repeats_k: int, chunk: Expr,
+) -> None:  # fmt: skip
+    """The atoms of a tile: `repeats_k` of them along the terms, the first at `chunk`."""
     contract = b.plan.contracts[op.id]
-    sizes = {contract.m: atom.m, contract.n: atom.n, contract.k: atom.k}
-    batch = [a for a in op.type.axes if a not in sizes]
-    over: list[tuple[str, int]] = []
-    digits: dict[str, Expr] = {}
-    for axis in (*batch, contract.k, contract.m, contract.n):
-        if axis is None:
-            continue
-        plan = b.plan.axes[axis]
-        repeats = plan.tile // sizes.get(axis, 1)
-        if axis in op.type.axes and axis != contract.k:
-            repeats //= plan.warps
-        digits[axis] = Expr.of(0)
-        if repeats > 1:
-            digits[axis] = b.register_digit(f"{axis.lower()}_atom")
-            over.append((str(digits[axis]), repeats))
+    sizes = {contract.m: atom.m, contract.n: atom.n}
     k = contract.k
-    term = ReducedAxis(k, b.plan.axes[k].extent, b.base(k) + digits[k] * atom.k)
-    refs = (_atom_ref(part, digits) for part in (made, row, column))
-    b.emit(Mma(tuple(over), atom.name, *refs, (term,), op.span))
+    batch = [a for a in op.type.axes if a not in sizes]
+    repeats = {a: b.plan.axes[a].tile // b.plan.axes[a].warps for a in batch} | {k: repeats_k}
+    for axis in (contract.m, contract.n):
+        if axis is not None:
+            repeats[axis] = b.plan.axes[axis].tile // sizes[axis] // b.plan.axes[axis].warps
+    digits = {
+        axis: b.register_digit(f"{axis.lower()}_atom") if count > 1 else Expr.of(0)
+        for axis, count in repeats.items()
+    }
+    over = tuple((str(digits[a]), count) for a, count in repeats.items() if count > 1)
+    coordinate = b.base(k) + (digits[k] + chunk) * atom.k
+    term = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
+    refs = (_atom_ref(part, digits) for part in parts)
+    b.emit(Mma(over, atom.name, *refs, (term,), op.span))
 
 
 def _atom_ref(part: Fragment, digits: Mapping[str, Expr]) -> RegRef:

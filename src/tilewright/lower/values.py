@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType, Kind, boolean, i64
@@ -95,17 +95,13 @@ def _is_converted(b: Builder, op: Op, tiled: Tiled) -> bool:
 def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
     memory = b.graph.memory(op.memory)
     if op.id in b.rings:
-        buffer, slot = b.rings[op.id]
-        made = b.fragment(op.memory, op.type.dtype, tiled, op.span)
-        axes = buffer_order(b, op)
-        load_shared(b, buffer, axes, (slot,), made, span=op.span)
-        return made
+        return read_ring(b, op, tiled, {})
     if memory.allocated:
         made = b.fragment(op.memory, op.type.dtype, tiled, op.span)
         buffer = allocated(b, memory)
         offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}
         load_shared(
-            b, buffer, op.type.axes, (), made, offsets=offsets, span=op.span
+            b, buffer, op.type.axes, (), made, offsets=offsets, whole=False, span=op.span
         )
         return made
     tensor = b.tensors[op.memory]
@@ -115,6 +111,16 @@ def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
         if is_coalesced(tensor, op.type.axes, coalesced.layout):
             return convert(b, load_global(b, op, coalesced), tiled, op.span)
     return load_global(b, op, tiled)
+
+
+def read_ring(
+    b: Builder, op: ops.ReadOp, tiled: Tiled, offsets: Mapping[str, Expr]
+) -> Fragment:
+    """A fragment of the step's staged tile, shifted in it by `offsets`."""
+    buffer, slot = b.rings[op.id]
+    made = b.fragment(op.memory, op.type.dtype, tiled, op.span)
+    load_shared(b, buffer, buffer_order(b, op), (slot,), made, offsets=offsets, span=op.span)
+    return made
 
 
 def buffer_order(b: Builder, op: ops.ReadOp) -> list[str]:
