@@ -190,10 +190,9 @@ def _check_machine(kernel: Kernel, target: Target) -> None:
             f"kernel `{kernel.name}` has {kernel.threads} threads in a block",
             expected=f"at most {target.max_threads} on {target.name}",
         )
-    end = max((b.offset + b.elements * b.dtype.bytes for b in kernel.shared), default=0)
-    if end > target.shared_bytes:
+    if kernel.shared_bytes > target.shared_bytes:
         raise ResourceError(
-            f"kernel `{kernel.name}` uses {end} bytes of shared memory",
+            f"kernel `{kernel.name}` uses {kernel.shared_bytes} bytes of shared memory",
             expected=f"at most {target.shared_bytes} on {target.name}",
         )
 
