@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.codegen.index import IndexPrinter, Range, Scope, swizzled
+from tilewright.codegen.index import IndexPrinter, Range, Scope, running_part, swizzled
 from tilewright.kernel.ops import Swizzle
 from tilewright.poly.expr import Constraint, Expr, at_least, equal, less
 
@@ -154,6 +154,15 @@ def test_a_swizzle_in_parts_is_the_swizzle(
     )
     text = swizzled(offset, swizzle, printer)
     assert run_c(text, values) == swizzle.apply(offset.evaluate(values)), text
+
+
+def test_what_only_a_loop_changes_moves_the_pointer() -> None:
+    scope = Scope({"row": Range(0, 7)}).with_loop("step", Range(0, None), unrolled=False)
+    offset = Expr.of("step") % 3 * 512 + Expr.of("step") % 4 * 8 + Expr.of("row") * 64
+    assert running_part(offset, Swizzle(3, 3, 3), scope) == Expr.of("step") % 3 * 512
+    assert running_part(offset, None, scope) == offset - Expr.of("row") * 64
+    unrolled = Scope({}).with_loop("step", Range(0, 3), unrolled=True)
+    assert running_part(Expr.of("step") * 512, None, unrolled) == Expr.of(0)
 
 
 def test_an_unrolled_digit_costs_one_xor_and_a_high_one_an_addition() -> None:

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 def test_matmul_with_ragged_edges(tmp_path: Path, b_is_kn: bool) -> None:
     kernel = matmul(block_m=64, block_n=64, stages=3, b_is_kn=b_is_kn)
     random = np.random.default_rng(1)
-    m, n, k = 72, 88, 64 if b_is_kn else 96
+    m, n, k = 72, 40, 96
     a = random.standard_normal((m, k)).astype(np.float16)
     b = random.standard_normal((k, n) if b_is_kn else (n, k)).astype(np.float16)
     c = np.full((m, n), np.nan, np.float16)

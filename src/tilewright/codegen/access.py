@@ -7,9 +7,9 @@ from itertools import product
 
 from tilewright.base.diagnostics import AtomError, LegalityError
 from tilewright.base.dtypes import DType, Kind
-from tilewright.codegen.dialect import Copy, Dialect, assignment, call
+from tilewright.codegen.dialect import Copy, Dialect, assignment, call, choice
 from tilewright.codegen.encode import bits_of
-from tilewright.codegen.index import IndexPrinter, swizzled
+from tilewright.codegen.index import IndexPrinter, bare, running_part, swizzled
 from tilewright.codegen.names import PIECE, Names
 from tilewright.codegen.values import stored_constant
 from tilewright.kernel.ops import (
@@ -62,9 +62,8 @@ class AccessPrinter:
         """The C lvalue of an element of a tensor or of a shared buffer."""
         buffer = self.kernel.shared_buffer(ref.name)
         if buffer is not None:
-            offset = self._shared_offset(buffer, ref.index)
-        else:
-            offset = self._global_offset(self._tensor(ref.name), ref.index)
+            return self._shared_element(buffer, ref.index)
+        offset = self._global_offset(self._tensor(ref.name), ref.index)
         return f"{self.names.memory[ref.name]}[{offset}]"
 
     def _tensor(self, name: str) -> Tensor:
@@ -76,13 +75,18 @@ class AccessPrinter:
             )
         return tensor
 
-    def _shared_offset(self, buffer: Shared, index: tuple[Expr, ...]) -> str:
+    def _shared_element(self, buffer: Shared, index: tuple[Expr, ...]) -> str:
         linear = Expr(())
         for coordinate, stride in zip(index, buffer.strides, strict=True):
-            linear = linear + coordinate * stride
-        if buffer.swizzle is None or buffer.swizzle.bits == 0:
-            return self.index.text(linear)
-        return swizzled(linear, buffer.swizzle, self.index)
+            linear = linear + self.index.scope.resolve(coordinate) * stride
+        swizzle = buffer.swizzle if buffer.swizzle and buffer.swizzle.bits else None
+        running = running_part(linear, swizzle, self.index.scope)
+        rest = linear - running
+        offset = swizzled(rest, swizzle, self.index) if swizzle else self.index.text(rest)
+        name = self.names.memory[buffer.name]
+        if running.terms:
+            name = f"({name} + {self.index.text(running)})"
+        return f"{name}[{offset}]"
 
     def _global_offset(self, tensor: Tensor, index: tuple[Expr, ...]) -> str:
         """The linear offset. Coordinates are below 2**31; their products need not be."""
@@ -104,7 +108,7 @@ class AccessPrinter:
             else:
                 text = self.index.operand(coordinate)
                 parts.append(f"{wide}{text} * {self.index.operand(stride)}")
-        return " + ".join(parts) or "0"
+        return bare(parts[0]) if len(parts) == 1 else " + ".join(parts) or "0"
 
     # ------------------------------------------------------------ vectors
 
@@ -147,7 +151,7 @@ class AccessPrinter:
             src, dst = f"*(const {kind}*)&{src}", f"*({kind}*)&{dst}"
             fill = vector_constant(load.fill, dtype, kind, pieces.bytes)
         guard = self.index.guard(load.guard)
-        return assignment(dst, f"{guard} ? {src} : {fill}" if guard else src)
+        return choice(dst, guard, src, fill) if guard else assignment(dst, src)
 
     def store(self, store: Store, pieces: Pieces) -> list[str]:
         dst = self.memory(_moved(store.dst, store.axis, pieces))

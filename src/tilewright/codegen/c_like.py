@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.base.diagnostics import AtomError, UnsupportedError
 from tilewright.codegen.access import AccessPrinter, find_matrix_load
 from tilewright.codegen.dialect import Dialect, assignment, call, stored_type
-from tilewright.codegen.index import IndexPrinter, Range, Scope, counting, is_atom
+from tilewright.codegen.index import IndexPrinter, Range, Scope, bare, counting
 from tilewright.codegen.names import COUNTERS, Names, assign_names
 from tilewright.codegen.values import ValuePrinter
 from tilewright.kernel.ops import (
@@ -219,7 +219,7 @@ class _Printer:
                 return _block(f"if ({test})", inner) if test else _block("", inner)
             case When(condition, body):
                 test = self._values(scope).computed(condition)
-                return _block(f"if ({_bare(test)})", self.body(body, scope))
+                return _block(f"if ({bare(test)})", self.body(body, scope))
             case AsyncCommit():
                 return self.dialect.async_commit()
             case AsyncWait(pending):
@@ -272,7 +272,7 @@ class _Printer:
             text = rest if below == 1 else f"{rest} / {below}"
             if place > 0:
                 text += f" % {extent.const}"
-            lines.append(f"const int {digit} = {_bare(text)};")
+            lines.append(f"const int {digit} = {bare(text)};")
             below *= extent.const
         return lines[::-1]
 
@@ -295,7 +295,7 @@ class _Printer:
     def _loop(self, loop: Loop, scope: Scope) -> list[str]:
         var = self.names.variables[loop.var]
         extent = self._index(scope).text(loop.extent)
-        within = scope.with_variable(loop.var, counting(loop.extent), unrolled=loop.unroll)
+        within = scope.with_loop(loop.var, counting(loop.extent), unrolled=loop.unroll)
         inner = self.body(loop.body, within)
         pragma = ["#pragma unroll"] if loop.unroll else []
         return [*pragma, *_block(f"for (int {var} = 0; {var} < {extent}; ++{var})", inner)]
@@ -358,8 +358,3 @@ def _block(head: str, lines: list[str]) -> list[str]:
 def _noted(statement: Statement, lines: list[str]) -> list[str]:
     note = getattr(statement, "note", "")
     return [f"// {' '.join(note.split())}", *lines] if note and lines else lines
-
-
-def _bare(text: str) -> str:
-    """Without one pair of parentheses that encloses all of `text`."""
-    return text[1:-1] if text.startswith("(") and is_atom(text) else text

@@ -35,6 +35,14 @@ def call(name: str, *arguments: str) -> list[str]:
     return [f"{name}(", *(f"    {a}," for a in first), f"    {last});"]
 
 
+def choice(target: str, guard: str, value: str, other: str) -> list[str]:
+    """``target = guard ? value : other;``, on as many lines as it needs."""
+    line = f"{target} = {guard} ? {value} : {other};"
+    if len(line) <= 90:
+        return [line]
+    return [f"{target} =", f"    {guard}", f"        ? {value}", f"        : {other};"]
+
+
 def assignment(target: str, value: str, guard: str = "") -> list[str]:
     """``if (guard) target = value;``, on as many lines as it needs."""
     line = f"{target} = {value};"
@@ -59,8 +67,10 @@ class Copy:
 def plain_copy(copy: Copy, kind: str) -> list[str]:
     """A copy through a register of C type `kind`: complete at once for the thread."""
     source = f"*(const {kind}*){copy.src}"
-    value = f"{copy.guard} ? {source} : {kind}{{}}" if copy.guard else source
-    return assignment(f"*({kind}*){copy.dst}", value)
+    target = f"*({kind}*){copy.dst}"
+    if copy.guard:
+        return choice(target, copy.guard, source, f"{kind}{{}}")
+    return assignment(target, source)
 
 
 class Dialect(Protocol):

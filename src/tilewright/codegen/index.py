@@ -7,7 +7,7 @@ not negative the two agree and the plain operator is printed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.kernel.ops import Over, Swizzle
 from tilewright.poly.expr import Constraint, Div, Expr, Guard, Mod, Term
@@ -39,15 +39,26 @@ def counting(extent: Expr) -> Range:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The variables that may be read here. Digits with one value are `fixed` at 0."""
+    """The variables that may be read here. Digits with one value are `fixed` at 0.
+
+    `unrolled` are those of unrolled loops, `serial` those of the other loops.
+    """
 
     ranges: Mapping[str, Range]
     fixed: Mapping[str, Expr | int | str] = field(default_factory=dict[str, Expr | int | str])
     unrolled: frozenset[str] = frozenset()
+    serial: frozenset[str] = frozenset()
 
-    def with_variable(self, name: str, values: Range, *, unrolled: bool = False) -> Scope:
-        spread = self.unrolled | {name} if unrolled else self.unrolled - {name}
-        return Scope({**self.ranges, name: values}, self.fixed, spread)
+    def with_variable(self, name: str, values: Range) -> Scope:
+        """The scope after the definition of a digit."""
+        return replace(self, ranges={**self.ranges, name: values})
+
+    def with_loop(self, name: str, values: Range, *, unrolled: bool) -> Scope:
+        """The scope within a loop."""
+        scope = self.with_variable(name, values)
+        if unrolled:
+            return replace(scope, unrolled=self.unrolled | {name})
+        return replace(scope, serial=self.serial | {name})
 
     def with_over(self, over: Over) -> Scope:
         """The scope within the unrolled loops over digits."""
@@ -56,6 +67,7 @@ class Scope:
             {**self.ranges, **spread},
             {**self.fixed, **{name: 0 for name, extent in over if extent == 1}},
             self.unrolled | spread.keys(),
+            self.serial,
         )
 
     def resolve(self, expr: Expr) -> Expr:
@@ -163,6 +175,11 @@ class IndexPrinter:
         return f"{value}ll" if self.wide else str(value)
 
 
+def bare(text: str) -> str:
+    """Without one pair of parentheses that encloses all of `text`."""
+    return text[1:-1] if text.startswith("(") and is_atom(text) else text
+
+
 def is_atom(line: str) -> bool:
     """Whether a C expression is one name, one number or one pair of parentheses."""
     if line.replace("_", "a").isalnum():
@@ -180,6 +197,28 @@ def is_atom(line: str) -> bool:
 # ---------------------------------------------------------------- swizzles
 
 
+def running_part(offset: Expr, swizzle: Swizzle | None, scope: Scope) -> Expr:
+    """The terms that only serial loops change and that pass through the swizzle unchanged.
+
+    Added to the pointer they cost one addition for all accesses of an iteration; what is left
+    of the offset does not change with the loops.
+    """
+    period = _period(swizzle) if swizzle else 1
+    kept = ((t, c) for t, c in offset.terms if c % period == 0 and _within(t, scope.serial))
+    return Expr(tuple(kept))
+
+
+def _period(swizzle: Swizzle) -> int:
+    """Multiples of it pass through the swizzle unchanged."""
+    return 1 << (swizzle.base + swizzle.shift + swizzle.bits)
+
+
+def _within(term: Term, names: frozenset[str]) -> bool:
+    """Whether a term reads variables, and only these."""
+    variables = Expr(((term, 1),)).variables()
+    return bool(variables) and variables <= names
+
+
 def swizzled(offset: Expr, swizzle: Swizzle, printer: IndexPrinter) -> str:
     """C for the swizzle of `offset`, written so that most of it is loop-invariant.
 
@@ -190,7 +229,7 @@ def swizzled(offset: Expr, swizzle: Swizzle, printer: IndexPrinter) -> str:
     """
     scope = printer.scope
     offset = scope.resolve(offset)
-    period = 1 << (swizzle.base + swizzle.shift + swizzle.bits)
+    period = _period(swizzle)
     high = Expr(
         tuple((t, c) for t, c in offset.terms if c % period == 0),
         offset.const // period * period,
@@ -214,14 +253,10 @@ def _disjoint_parts(low: Expr, scope: Scope) -> list[Expr]:
         if mask is None or seen is None or seen & mask:
             return [low]
         seen |= mask
-    steady = Expr(tuple((t, c) for t, c in low.terms if not _is_unrolled(t, scope)))
-    spread = Expr(tuple((t, c) for t, c in low.terms if _is_unrolled(t, scope)), low.const)
+    unrolled = scope.unrolled
+    steady = Expr(tuple((t, c) for t, c in low.terms if not _within(t, unrolled)))
+    spread = Expr(tuple((t, c) for t, c in low.terms if _within(t, unrolled)), low.const)
     return [part for part in (steady, spread) if part.terms or part.const]
-
-
-def _is_unrolled(term: Term, scope: Scope) -> bool:
-    variables = Expr(((term, 1),)).variables()
-    return bool(variables) and variables <= scope.unrolled
 
 
 def _bits(scope: Scope, term: Term, coefficient: int) -> int | None:

@@ -15,7 +15,7 @@ from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType, Kind, boolean, f32, f64, i32, i64
 from tilewright.codegen.dialect import Dialect, stored_type
 from tilewright.codegen.encode import bits_of, round_to
-from tilewright.codegen.index import IndexPrinter
+from tilewright.codegen.index import IndexPrinter, bare
 from tilewright.codegen.names import Names
 from tilewright.kernel.ops import (
     Apply,
@@ -70,7 +70,8 @@ class ValuePrinter:
             case Cast(inner, dtype):
                 if inner.dtype == dtype:
                     return self.stored(inner)
-                return convert(self.computed(inner), computed_dtype(inner.dtype), dtype)
+                source = computed_dtype(inner.dtype) if inner.dtype.is_float else inner.dtype
+                return convert(self.computed(inner), source, dtype)
 
     def computed(self, value: Value) -> str:
         """The value as an operand of C arithmetic."""
@@ -110,13 +111,15 @@ def computed_dtype(dtype: DType) -> DType:
 
 
 def convert(text: str, source: DType, dtype: DType) -> str:
-    """From a computed value of `source`, itself a computed type, to a stored one of `dtype`."""
+    """From a computed value to a stored one of `dtype`; an integer `source` may be narrow."""
     if source == dtype:
         return text
     if is_narrow_float(dtype):
         if source.is_float:
-            return f"tw_{dtype}_from_{source}({text})"
-        # Integers go through f64, which holds each i32 exactly, so they round once.
+            return f"tw_{dtype}_from_{source}({bare(text)})"
+        # Through a type that holds the integer exactly, so that it rounds once.
+        if source.bits <= 16:
+            return f"tw_{dtype}_from_f32((float){text})"
         return f"tw_{dtype}_from_f64((double){text})"
     if dtype == boolean:
         return f"({text} != 0)"

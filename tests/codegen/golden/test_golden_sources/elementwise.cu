@@ -14,19 +14,10 @@ static __device__ __forceinline__ double tw_max(double a, double b) {
   return a != a ? a : b != b ? b : a > b ? a : b;
 }
 
-static __device__ __forceinline__ float tw_odd_f32(double x) {
-  float r = __double2float_rz(x);
-  return (double)r != x && x == x ? __int_as_float(__float_as_int(r) | 1) : r;
-}
-
 static __device__ __forceinline__ tw_f16 tw_f16_from_f32(float x) {
   tw_f16 r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
   return r;
-}
-
-static __device__ __forceinline__ tw_f16 tw_f16_from_f64(double x) {
-  return tw_f16_from_f32(tw_odd_f32(x));
 }
 
 static __device__ __forceinline__ float tw_f32_from_f16(tw_f16 x) {
@@ -47,11 +38,11 @@ extern "C" __global__ void __launch_bounds__(32) elementwise(
   alignas(16) tw_f16 x_reg[1];
   alignas(16) tw_f16 y_reg[1];
   alignas(16) tw_f16 z_reg[1];
-  x_reg[0] = block * 32 + lane < N ? x[(block * 32 + lane)] : (tw_f16)0x0000;
-  y_reg[0] = block * 32 + lane < N ? y[(block * 32 + lane)] : (tw_f16)0x3c00;
+  x_reg[0] = block * 32 + lane < N ? x[block * 32 + lane] : (tw_f16)0x0000;
+  y_reg[0] = block * 32 + lane < N ? y[block * 32 + lane] : (tw_f16)0x3c00;
   // add
-  z_reg[0] = tw_f16_from_f32((tw_f32_from_f16(x_reg[0]) + tw_f32_from_f16(y_reg[0])));
-  if (block * 32 + lane < N) z[(block * 32 + lane)] = z_reg[0];
+  z_reg[0] = tw_f16_from_f32(tw_f32_from_f16(x_reg[0]) + tw_f32_from_f16(y_reg[0]));
+  if (block * 32 + lane < N) z[block * 32 + lane] = z_reg[0];
   // max
   z_reg[0] = tw_f16_from_f32(tw_max(tw_f32_from_f16(x_reg[0]), tw_f32_from_f16(y_reg[0])));
   if (block * 32 + lane < N) z[(long long)1 * N + (block * 32 + lane)] = z_reg[0];
@@ -60,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(32) elementwise(
   if (block * 32 + lane < N) z[(long long)2 * N + (block * 32 + lane)] = z_reg[0];
   // select
   z_reg[0] =
-      tw_f16_from_f32(((tw_f32_from_f16(x_reg[0]) > 0.0f) ? tw_f32_from_f16(x_reg[0]) : tw_f32_from_f16(y_reg[0])));
+      tw_f16_from_f32((tw_f32_from_f16(x_reg[0]) > 0.0f) ? tw_f32_from_f16(x_reg[0]) : tw_f32_from_f16(y_reg[0]));
   if (block * 32 + lane < N) z[(long long)3 * N + (block * 32 + lane)] = z_reg[0];
   // lt
   z_reg[0] =
-      tw_f16_from_f64((double)(tw_f32_from_f16(x_reg[0]) < tw_f32_from_f16(y_reg[0])));
+      tw_f16_from_f32((float)(tw_f32_from_f16(x_reg[0]) < tw_f32_from_f16(y_reg[0])));
   if (block * 32 + lane < N) z[(long long)4 * N + (block * 32 + lane)] = z_reg[0];
   // rsqrt
   z_reg[0] = tw_f16_from_f32(rsqrtf(tw_f32_from_f16(x_reg[0])));

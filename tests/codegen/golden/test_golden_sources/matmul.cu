@@ -110,14 +110,14 @@ extern "C" __global__ void __launch_bounds__(128) matmul(
     for (int i = 0; i < 4; ++i) {
       tw_copy_async_16_if(
           ko + 3 <= (K / 32) && bm * 128 + i * 32 + tr < M,
-          &a_tile[tw_swizzle<2, 3, 3>(tc * 8 + tr * 32) + i * 1024 + ((ko + 2) % 3) * 4096],
+          &(a_tile + ((ko + 2) % 3) * 4096)[tw_swizzle<2, 3, 3>(tc * 8 + tr * 32) + i * 1024],
           &a[(long long)(bm * 128 + i * 32 + tr) * K + (ko * 32 + tc * 8 + 64)]);
     }
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
       tw_copy_async_16_if(
           ko + 3 <= (K / 32) && bn * 128 + i * 32 + tr < N,
-          &b_tile[tw_swizzle<2, 3, 3>(tc * 8 + tr * 32) + i * 1024 + ((ko + 2) % 3) * 4096],
+          &(b_tile + ((ko + 2) % 3) * 4096)[tw_swizzle<2, 3, 3>(tc * 8 + tr * 32) + i * 1024],
           &b[(long long)(bn * 128 + i * 32 + tr) * K + (ko * 32 + tc * 8 + 64)]);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(128) matmul(
             *(unsigned*)&a_frag[i][2],
             *(unsigned*)&a_frag[i][4],
             *(unsigned*)&a_frag[i][6],
-            &a_tile[(tw_swizzle<2, 3, 3>((lane % 8) * 32 + (lane / 16) * 8) ^ (kk * 16)) + i * 512 + wm * 2048 + ((lane / 8) % 2) * 256 + (ko % 3) * 4096]);
+            &(a_tile + (ko % 3) * 4096)[(tw_swizzle<2, 3, 3>((lane % 8) * 32 + (lane / 16) * 8) ^ (kk * 16)) + i * 512 + wm * 2048 + ((lane / 8) % 2) * 256]);
       }
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(128) matmul(
             *(unsigned*)&b_frag[j * 2][2],
             *(unsigned*)&b_frag[j * 2 + 1][0],
             *(unsigned*)&b_frag[j * 2 + 1][2],
-            &b_tile[(tw_swizzle<2, 3, 3>(((lane / 8) % 2) * 8 + (lane % 8) * 32) ^ (kk * 16)) + j * 512 + wn * 2048 + (ko % 3) * 4096 + (lane / 16) * 256]);
+            &(b_tile + (ko % 3) * 4096)[(tw_swizzle<2, 3, 3>(((lane / 8) % 2) * 8 + (lane % 8) * 32) ^ (kk * 16)) + j * 512 + wn * 2048 + (lane / 16) * 256]);
       }
       #pragma unroll
       for (int i = 0; i < 4; ++i) {

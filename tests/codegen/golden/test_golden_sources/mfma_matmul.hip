@@ -66,7 +66,9 @@ extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 64))) void 
     #pragma unroll
     for (int i = 0; i < 16; ++i) {
       a_stage[i] =
-          bm * 32 + i * 2 + (lane / 32) < M && ko * 32 + (lane % 32) < K ? a[(long long)(bm * 32 + i * 2 + (lane / 32)) * K + (ko * 32 + (lane % 32))] : (tw_f16)0x0000;
+          bm * 32 + i * 2 + (lane / 32) < M && ko * 32 + (lane % 32) < K
+              ? a[(long long)(bm * 32 + i * 2 + (lane / 32)) * K + (ko * 32 + (lane % 32))]
+              : (tw_f16)0x0000;
     }
     #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -75,7 +77,9 @@ extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(64, 64))) void 
     #pragma unroll
     for (int i = 0; i < 16; ++i) {
       b_stage[i] =
-          bn * 32 + i * 2 + (lane / 32) < N && ko * 32 + (lane % 32) < K ? b[(long long)(bn * 32 + i * 2 + (lane / 32)) * K + (ko * 32 + (lane % 32))] : (tw_f16)0x0000;
+          bn * 32 + i * 2 + (lane / 32) < N && ko * 32 + (lane % 32) < K
+              ? b[(long long)(bn * 32 + i * 2 + (lane / 32)) * K + (ko * 32 + (lane % 32))]
+              : (tw_f16)0x0000;
     }
     #pragma unroll
     for (int i = 0; i < 16; ++i) {

@@ -48,7 +48,9 @@ extern "C" __global__ void __launch_bounds__(128) row_softmax(
   #pragma unroll
   for (int v = 0; v < 2; ++v) {
     *(int4*)&bits[v][0] =
-        block * 4 + warp < M && lane * 8 + v * 256 < N ? *(const int4*)&x[(long long)(block * 4 + warp) * N + (lane * 8 + v * 256)] : int4{-67044352, -67044352, -67044352, -67044352};
+        block * 4 + warp < M && lane * 8 + v * 256 < N
+            ? *(const int4*)&x[(long long)(block * 4 + warp) * N + (lane * 8 + v * 256)]
+            : int4{-67044352, -67044352, -67044352, -67044352};
   }
   #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -95,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(128) row_softmax(
   for (int v = 0; v < 2; ++v) {
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      bits[v][j] = tw_f16_from_f32((row[v][j] / total[0]));
+      bits[v][j] = tw_f16_from_f32(row[v][j] / total[0]);
     }
   }
   #pragma unroll
