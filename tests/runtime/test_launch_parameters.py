@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from tilewright.base.dtypes import bf16, boolean, f16, f32, f64, i8
 from tilewright.kernel.ops import Kernel, Mode, Scalar, Shared, Symbol, Tensor
 from tilewright.poly.expr import Expr, at_least
 from tilewright.runtime import launch
-from tilewright.runtime.cuda_driver import Module
+from tilewright.runtime.cuda_driver import Module, current_stream
 from tilewright.runtime.launch import ParameterBlock, bind_launch
 
 V = Expr.of
@@ -164,3 +166,17 @@ def test_sizes_that_do_not_fit_are_refused(
     with pytest.raises(CallError, match=message):
         bind_launch(Module(None, "function", 7), kernel(), sizes, SCALARS)
     assert driver.calls == []
+
+
+def test_the_stream_is_torchs_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert current_stream(0) == 0
+    raw = SimpleNamespace(_C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 70 + device))
+    monkeypatch.setitem(sys.modules, "torch", raw)
+    assert current_stream(3) == 73
+    stream = SimpleNamespace(cuda_stream=11)
+    cuda = SimpleNamespace(is_available=lambda: True, current_stream=lambda device: stream)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert current_stream(0) == 11
+    cuda.is_available = lambda: False
+    assert current_stream(0) == 0

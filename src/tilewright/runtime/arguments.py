@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -139,10 +140,15 @@ def _torch_view(tensor: Any, name: str) -> TensorView:
         tensor.data_ptr(),
         tuple(tensor.shape),
         tuple(tensor.stride()),
-        named_dtype(str(tensor.dtype).removeprefix("torch."), name),
+        _torch_dtype(tensor.dtype) or named_dtype(str(tensor.dtype), name),
         CPU if place.type == "cpu" else Device(place.type, place.index or 0),
         tensor,
     )
+
+
+@cache
+def _torch_dtype(dtype: object) -> DType | None:
+    return DTYPE_NAMES.get(str(dtype).removeprefix("torch."))
 
 
 def _cuda_view(value: Any, name: str) -> TensorView:

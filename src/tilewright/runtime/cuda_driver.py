@@ -77,7 +77,12 @@ def use_device(device: int) -> None:
 def current_stream(device: int = 0) -> int:
     """The stream that work of this thread goes to: torch's current one where torch is loaded."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if torch is None:
+        return 0
+    read = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    if read is not None:  # a tenth of the cost of the public way, which builds an object
+        return int(read(device))
+    if not torch.cuda.is_available():
         return 0
     return int(torch.cuda.current_stream(device).cuda_stream)
 
