@@ -10,7 +10,7 @@ import pytest
 from sim_kernels import atom_kernel, decode, e, gemm, kernel, mem, read, reg, tensor
 
 from tilewright.base.diagnostics import UnsupportedError
-from tilewright.base.dtypes import boolean, f16, f32, i32, i64
+from tilewright.base.dtypes import boolean, f8e4m3, f16, f32, i32, i64
 from tilewright.codegen.sim import simulate
 from tilewright.codegen.sim import simulate as simulator_function
 from tilewright.codegen.sim.numeric import NUMPY
@@ -30,6 +30,7 @@ from tilewright.kernel.ops import (
     Loop,
     Mma,
     Mode,
+    Read,
     Reduce,
     Registers,
     Scalar,
@@ -454,6 +455,60 @@ def test_persistent_blocks(rows: int) -> None:
     x, y = RNG.standard_normal((rows, 32)).astype(np.float32), np.zeros((rows, 32), np.float32)
     simulate(program, SM_90A, {"x": x, "y": y}, {"R": rows})
     np.testing.assert_array_equal(y, x[:, ::-1])
+
+
+def test_a_body_may_write_its_own_condition() -> None:
+    program = kernel(
+        (
+            decode("thread", ("t", 32)),
+            Assign((), reg("go", 0), Const(True, boolean)),
+            When(
+                Read(reg("go", 0), boolean),
+                (
+                    Assign((), reg("go", 0), Const(False, boolean)),
+                    Assign((), reg("x", 0), Const(2.5, f8e4m3)),
+                ),
+            ),
+            Store((), mem("y", "t"), reg("x", 0)),
+            Store((), mem("z", "t"), reg("go", 0)),
+        ),
+        tensors=(tensor("y", f8e4m3, Mode.OUT, 32), tensor("z", boolean, Mode.OUT, 32)),
+        registers=(Registers("go", boolean, (1,)), Registers("x", f8e4m3, (1,))),
+    )
+    y, z = np.zeros(32, NUMPY[f8e4m3]), np.ones(32, np.bool_)
+    simulate(program, SM_90A, {"y": y, "z": z}, {})
+    assert (y.astype(np.float32) == 2.5).all()
+    assert not z.any()
+
+
+@pytest.mark.parametrize("swizzle", [None, Swizzle(2, 0, 2)])
+def test_guards_keep_blocks_off_shared_memory(swizzle: Swizzle | None) -> None:
+    """Addresses that depend on the block, and lie outside where the guard fails."""
+    at = 3 * e("b") - 4 + "t"
+    inside = (at_least(at, 0), less(at, 32))
+    program = kernel(
+        (
+            decode("block", ("b", 4)),
+            decode("thread", ("t", 32)),
+            Load((), reg("r", 0), mem("x", "b", "t")),
+            Store((), mem("s", "t"), reg("r", 0)),
+            Barrier(),
+            Load((), reg("r", 0), mem("s", at), guard=inside, fill=-1.0),
+            Barrier(),
+            Store((), mem("s", at), reg("r", 0), guard=inside),
+            Store((), mem("y", "b", "t"), reg("r", 0)),
+        ),
+        grid=(4,),
+        tensors=(tensor("x", f32, Mode.IN, 4, 32), tensor("y", f32, Mode.OUT, 4, 32)),
+        shared=(Shared("s", f32, (32,), swizzle),),
+        registers=(Registers("r", f32, (1,)),),
+    )
+    x, y = RNG.standard_normal((4, 32)).astype(np.float32), np.zeros((4, 32), np.float32)
+    simulate(program, SM_90A, {"x": x, "y": y}, {})
+    shifted = np.arange(32) + 3 * np.arange(4)[:, None] - 4
+    inner = (shifted >= 0) & (shifted < 32)
+    want = np.where(inner, np.take_along_axis(x, shifted.clip(0, 31), axis=1), -1)
+    np.testing.assert_array_equal(y, want)
 
 
 def test_inout_accumulates_in_place() -> None:

@@ -159,7 +159,8 @@ def _loop(machine: Machine, s: Loop, scope: Scope, mask: BoolArray | None) -> No
 def _when(machine: Machine, s: When, scope: Scope, mask: BoolArray | None) -> None:
     site = Site.of(s, machine.crew, scope, mask)
     condition = value_of(machine, s.condition, site)
-    condition = condition.reshape(condition.shape or (1, 1))
+    # A copy: the body may write the register that was read.
+    condition = condition.reshape(condition.shape or (1, 1)).copy()
     _check_alike(site, condition, "the condition")
     _enter(machine, s.body, scope, both(mask, condition))
 

@@ -149,12 +149,13 @@ class SharedBuffer:
         return at * self.ratio + (self.first + part)
 
     def gather(self, at: IntArray) -> Array:
-        """Bits ``[*instances, threads | 1, blocks]`` at element offsets."""
+        """Bits ``[*instances, threads | 1, blocks]``; anything at offsets outside the buffer."""
         raw = bits_type(self.declared.dtype)
         rows = self.granules(at)
         if at.shape[-1] == 1:
             parts = self.arena.bits.take(rows[..., 0], axis=0, mode="clip")
         else:
+            rows = rows.clip(0, len(self.arena.bits) - 1)
             parts = self.arena.bits[rows, np.arange(self.arena.blocks)]
         if self.ratio == 1:
             return parts[0]

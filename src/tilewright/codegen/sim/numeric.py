@@ -63,7 +63,7 @@ def bits_type(dtype: DType) -> np.dtype[Any]:
 def compute_type(dtype: DType) -> np.dtype[Any]:
     """In what arithmetic on `dtype` is done: f32 and i32 at least."""
     if dtype.kind is Kind.FLOAT:
-        return NUMPY[f64] if dtype is f64 else NUMPY[f32]
+        return NUMPY[f64] if dtype == f64 else NUMPY[f32]
     if dtype.kind is Kind.INT:
         return NUMPY[i64] if dtype is i64 else NUMPY[i32]
     return NUMPY[boolean]
@@ -78,7 +78,7 @@ def poison(dtype: DType) -> Array:
     """What unwritten memory holds, as a scalar of bits: NaN, or an implausible integer."""
     if dtype.is_float:
         return np.array(np.nan, NUMPY[dtype]).view(bits_type(dtype))
-    if dtype is boolean:
+    if dtype == boolean:
         return np.array(1, np.uint8)
     return np.array(int.from_bytes(bytes([_POISON_BYTE]) * dtype.bytes, "little"),
                     bits_type(dtype))  # fmt: skip
@@ -102,11 +102,11 @@ def convert(values: Array, dtype: DType) -> Array:
     target = NUMPY[dtype]
     if values.dtype == target:
         return values
-    if dtype is boolean:
-        return widen_any(values) != 0
+    if dtype == boolean:
+        return np.asarray(widen_any(values) != 0)
     if dtype.kind is Kind.INT:
         return _to_integer(values, dtype)
-    if dtype.bits == 8 or dtype is bf16:
+    if dtype.bits == 8 or dtype == bf16:
         return _to_ml_float(values, dtype)
     return widen_any(values).astype(target)
 
@@ -143,7 +143,7 @@ def _to_ml_float(values: Array, dtype: DType) -> Array:
     if dtype.bits == 8:
         largest = np.float32(_LARGEST[dtype])
         values = np.clip(values, -largest, largest)
-    return values.astype(target)
+    return np.asarray(values.astype(target))
 
 
 def _integer_to_f64(values: Array) -> Array:

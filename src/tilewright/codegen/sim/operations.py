@@ -34,10 +34,6 @@ def _floor_divide(a: Array, b: Array) -> Array:
     return np.floor(np.divide(a, b)) if _is_float(a) else np.floor_divide(a, b)
 
 
-def _shift_left(a: Array, b: Array) -> Array:
-    return np.left_shift(a, b)
-
-
 def _erf(a: Array) -> Array:
     return np.asarray(_ERF(a.astype(np.float64))).astype(a.dtype)
 
@@ -75,7 +71,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-    "shl": _shift_left,
+    "shl": np.left_shift,
     "shr": np.right_shift,
     "lt": np.less,
     "le": np.less_equal,
