@@ -276,6 +276,34 @@ def test_load_along_another_axis() -> None:
     np.testing.assert_array_equal(y, x.T)
 
 
+def test_one_reference_in_two_statements() -> None:
+    """What is kept for a pattern must not be mistaken for that of another axis."""
+    corner, block = mem("x", 0, 0), mem("s", 0, 0)
+    program = kernel(
+        (
+            Load((("i", 4),), reg("r", 0), mem("x", "i", 0), width=4),
+            If((less("thread", 1),), (
+                Load((("i", 4),), reg("w", "i", 0), mem("x", "i", 0), width=4),
+                Store((("i", 4),), mem("s", "i", 0), reg("w", "i", 0), width=4),
+                Load((), reg("r", 0), corner, width=4, axis=1),
+                Store((), mem("y", 0, 0), reg("r", 0), width=4),
+                Load((), reg("r", 0), corner, width=4, axis=0),
+                Store((), mem("y", 1, 0), reg("r", 0), width=4),
+                Load((), reg("r", 0), block, width=4, axis=1),
+                Store((), mem("y", 2, 0), reg("r", 0), width=4),
+                Load((), reg("r", 0), block, width=4, axis=0),
+                Store((), mem("y", 3, 0), reg("r", 0), width=4),
+            )),
+        ),
+        tensors=(tensor("x", f32, Mode.IN, 4, 4), tensor("y", f32, Mode.OUT, 4, 4)),
+        shared=(Shared("s", f32, (4, 4)),),
+        registers=(Registers("r", f32, (4,)), Registers("w", f32, (4, 4))),
+    )  # fmt: skip
+    x, y = RNG.standard_normal((4, 4)).astype(np.float32), np.zeros((4, 4), np.float32)
+    simulate(program, SM_90A, {"x": x, "y": y}, {})
+    np.testing.assert_array_equal(y, [x[0], x[:, 0], x[0], x[:, 0]])
+
+
 def test_buffers_may_share_bytes() -> None:
     """An f32 buffer gives way to two f16 ones, after a barrier."""
     program = kernel(

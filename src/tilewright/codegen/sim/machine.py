@@ -25,8 +25,8 @@ _EPOCHS = 1 << 24  # barriers of one block
 class Flight:
     """Asynchronous copies of one statement that have not completed.
 
-    `group` is the number of the thread's group; `left` says which threads still wait
-    (None: all that issued). `early` marks copies whose data has already landed.
+    `issued` says which threads' copies are under way (None: all), `group` is the number of the
+    group they belong to. `early` marks threads whose data has already landed, at random.
     """
 
     buffer: SharedBuffer

@@ -33,7 +33,7 @@ def _place(machine: Machine, ref: MemRef, axis: int, width: int, site: Site) -> 
 
 
 def _tensor_offsets(machine: Machine, ref: MemRef, place: Place, tensor: GlobalTensor) -> IntArray:
-    key = ("tensor", id(ref), place.width, *(axis.key for axis in place.axes))
+    key = ("tensor", id(ref), place.axis, place.width, *(axis.key for axis in place.axes))
 
     def compute() -> IntArray:
         base, _ = linear(place.axes, tensor.strides)
@@ -46,7 +46,8 @@ def _tensor_offsets(machine: Machine, ref: MemRef, place: Place, tensor: GlobalT
 
 
 def _shared_offsets(machine: Machine, ref: MemRef, place: Place, buffer: SharedBuffer) -> _Address:
-    key = ("shared", id(ref), place.width, *((axis.key, axis.shift) for axis in place.axes))
+    pattern = tuple((axis.key, axis.shift) for axis in place.axes)
+    key = ("shared", id(ref), place.axis, place.width, pattern)
 
     def compute() -> IntArray:
         base, shift = linear(place.axes, buffer.declared.strides)
@@ -80,7 +81,7 @@ def _count_banks(
         )
 
     if mask is None:
-        key = ("banks", address.key, full)
+        key = ("banks", address.key, full, whole_warp)
         needed, best = machine.indexer.remember(key, compute, lambda _: 64)
     else:
         needed, best = compute()
