@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, function
+from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, floor_division, function
 
 DTYPES = frozenset(
     ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "bool")
@@ -118,6 +118,7 @@ PRELUDE: dict[str, str] = {
     **COMMON,
     **dict(
         (
+            floor_division("__fdiv_rn(a, b)"),
             function("tw_inf", "float", "", "return __int_as_float(0x7f800000);"),
             function("tw_nan", "float", "", "return __int_as_float(0x7fc00000);"),
             _f32_extremum("tw_max"),

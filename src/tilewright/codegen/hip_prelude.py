@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, function
+from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, floor_division, function
 
 _TYPES = {
     **bits_typedefs(
@@ -245,6 +245,7 @@ PRELUDE: dict[str, str] = {
     **_conversions(),
     **dict(
         (
+            floor_division("a / b"),
             function("tw_inf", "float", "", "return __builtin_inff();"),
             function("tw_nan", "float", "", 'return __builtin_nanf("");'),
             _plain_extremum("tw_max", ">"),

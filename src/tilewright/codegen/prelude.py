@@ -56,7 +56,6 @@ def _overloads(*entries: tuple[str, str]) -> tuple[str, str]:
 
 COMMON: dict[str, str] = dict(
     (
-        _template(function("tw_floordiv", "T", "T a, T b", _FLOORDIV)),
         _overloads(
             _template(function("tw_mod", "T", "T a, T b", _MOD_INT)),
             function("tw_mod", "float", "float a, float b", _MOD_FLOAT),
@@ -69,6 +68,15 @@ COMMON: dict[str, str] = dict(
         ),
     )
 )
+
+
+def floor_division(f32: str) -> tuple[str, str]:
+    """`tw_floordiv`; `f32` is the quotient of floats, correctly rounded."""
+    return _overloads(
+        _template(function("tw_floordiv", "T", "T a, T b", _FLOORDIV)),
+        function("tw_floordiv", "float", "float a, float b", f"return floorf({f32});"),
+        function("tw_floordiv", "double", "double a, double b", "return floor(a / b);"),
+    )
 
 
 def extremum(name: str, sign: str, f32: str) -> tuple[str, str]:

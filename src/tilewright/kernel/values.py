@@ -33,6 +33,12 @@ def _infix(name: str, sign: str, *, gives_bool: bool = False, floats: bool = Tru
     return Operation(name, 2, text if floats else "", text, text if floats else "", gives_bool)
 
 
+def _own(name: str) -> Operation:
+    """A function that every back end defines, overloaded by the operands' type."""
+    text = f"tw_{name}({{0}}, {{1}})"
+    return Operation(name, 2, text, text, text)
+
+
 def _function(name: str, call: str = "") -> Operation:
     call = call or name
     return Operation(name, 1, f"{call}f({{0}})", "", f"{call}({{0}})")
@@ -45,11 +51,11 @@ OPERATIONS: dict[str, Operation] = {
         _infix("sub", "-"),
         _infix("mul", "*"),
         _infix("div", "/"),
-        Operation("floordiv", 2, "floorf({0} / {1})", "tw_floordiv({0}, {1})", "floor({0} / {1})"),
-        Operation("mod", 2, "tw_mod({0}, {1})", "tw_mod({0}, {1})", "tw_mod({0}, {1})"),
+        _own("floordiv"),
+        _own("mod"),
         Operation("pow", 2, "powf({0}, {1})", "", "pow({0}, {1})"),
-        Operation("max", 2, "tw_max({0}, {1})", "tw_max({0}, {1})", "tw_max({0}, {1})"),
-        Operation("min", 2, "tw_min({0}, {1})", "tw_min({0}, {1})", "tw_min({0}, {1})"),
+        _own("max"),
+        _own("min"),
         _infix("and", "&", floats=False),
         _infix("or", "|", floats=False),
         _infix("xor", "^", floats=False),

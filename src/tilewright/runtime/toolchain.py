@@ -138,8 +138,12 @@ class Nvrtc:
         return bytes(cubin), text
 
     def _flags(self, target: Target) -> list[str]:
-        # 177: a shared overload that one kernel does not use.
-        return [f"--gpu-architecture={target.name}", "--std=c++17", "-diag-suppress=177"]
+        return [
+            f"--gpu-architecture={target.name}",
+            "--std=c++17",
+            "--prec-div=false",  # within 2 units in the last place; exact division branches
+            "-diag-suppress=177",  # an overload that one kernel does not use
+        ]
 
 
 def load_bindings(module: str) -> Any:

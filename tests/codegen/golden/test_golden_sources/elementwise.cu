@@ -4,6 +4,18 @@
 typedef unsigned short tw_f16;
 
 template <class T>
+static __device__ __forceinline__ T tw_floordiv(T a, T b) {
+  T quotient = a / b;
+  return quotient - (a % b != 0 && (a < 0) != (b < 0));
+}
+static __device__ __forceinline__ float tw_floordiv(float a, float b) {
+  return floorf(__fdiv_rn(a, b));
+}
+static __device__ __forceinline__ double tw_floordiv(double a, double b) {
+  return floor(a / b);
+}
+
+template <class T>
 static __device__ __forceinline__ T tw_max(T a, T b) { return a > b ? a : b; }
 static __device__ __forceinline__ float tw_max(float a, float b) {
   float r;
@@ -47,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(32) elementwise(
   z_reg[0] = tw_f16_from_f32(tw_max(tw_f32_from_f16(x_reg[0]), tw_f32_from_f16(y_reg[0])));
   if (block * 32 + lane < N) z[(long long)1 * N + (block * 32 + lane)] = z_reg[0];
   // floordiv
-  z_reg[0] = tw_f16_from_f32(floorf(tw_f32_from_f16(x_reg[0]) / tw_f32_from_f16(y_reg[0])));
+  z_reg[0] =
+      tw_f16_from_f32(tw_floordiv(tw_f32_from_f16(x_reg[0]), tw_f32_from_f16(y_reg[0])));
   if (block * 32 + lane < N) z[(long long)2 * N + (block * 32 + lane)] = z_reg[0];
   // select
   z_reg[0] =
