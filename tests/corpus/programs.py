@@ -468,6 +468,90 @@ def untouched_constraints():
     return untouched_constraints
 
 
+@case(*sizes((6, 20, 120), (3, 33, 99), axes="M N K"))
+def merge_axes():
+    @tw.kernel([tw.WorkgroupConstraint(K, 64, 0)])
+    def merge_axes(x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[K, G, tw.f32]):
+        tw.write(tw.reshape(tw.read(x) * 2.0, target_shape=[K]), y)
+
+    return merge_axes
+
+
+@case(*sizes((5, 6, 20, 120), (4, 3, 33, 99), axes="B M N K"))
+def split_axis_and_reduce():
+    @tw.kernel([tw.WorkgroupConstraint(B, 1, 0)])
+    def split_axis_and_reduce(
+        x: tw.Memory[B, K, G, tw.f16], y: tw.Memory[B, M, G, tw.f16], z: tw.Memory[M, N, G, tw.i32]
+    ):
+        v = tw.reshape(tw.cast(tw.read(x), tw.f32), target_shape=[B, M, N])
+        tw.write(tw.cast(tw.sum(v, dim=N), tw.f16), y)
+        tw.write(tw.reshape(tw.self_index(K), target_shape=[M, N]), z)
+
+    return split_axis_and_reduce
+
+
+@case(*sizes((20, 24, 40), (33, 7, 50), axes="M N K"))
+def nested_loops():
+    @tw.kernel(
+        [
+            tw.WorkgroupConstraint(M, 16, 0),
+            tw.TilingConstraint(K, 16),
+            tw.TilingConstraint(N, 8),
+        ]
+    )
+    def nested_loops(
+        a: tw.Memory[M, K, G, tw.f16],
+        b: tw.Memory[N, K, G, tw.f16],
+        y: tw.Memory[M, G, tw.f32],
+        z: tw.Memory[M, N, G, tw.f32],
+    ):
+        @tw.iterate(N, init_args=[tw.Register[M, tw.f32](0.0)])
+        def outer(best):
+            @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+            def inner(acc):
+                return tw.mma(tw.read(a), tw.read(b), acc)
+
+            tw.write(inner, z)
+            return tw.max(inner, best, dim=N)
+
+        tw.write(outer, y)
+
+    return nested_loops
+
+
+@case(*sizes((20, 24), axes="M N"))
+def swapped_carries():
+    @tw.kernel([tw.TilingConstraint(N, 8)])
+    def swapped_carries(
+        x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, G, tw.f32], z: tw.Memory[M, G, tw.f32]
+    ):
+        @tw.iterate(N, init_args=[tw.Register[M, tw.f32](1.0), tw.Register[M, tw.f32](2.0)])
+        def both(p, q):
+            s = tw.sum(tw.read(x), dim=N)
+            return q, p + s
+
+        tw.write(both[0], y)
+        tw.write(both[1], z)
+
+    return swapped_carries
+
+
+@case(*sizes((20, 24), (1, 1), axes="M N"))
+def guarded_write():
+    @tw.kernel([tw.WorkgroupConstraint(M, 8, 0)])
+    def guarded_write(x: tw.Memory[M, N, G, tw.f32], flag: tw.i32, y: tw.Memory[M, N, G, tw.f32]):
+        tile = tw.allocate([M, N], tw.f32)
+        tw.write(tw.read(x), tile)
+
+        @tw.conditional(flag > 0)
+        def _():
+            tw.write(tw.read(x) * 2.0, tile)
+
+        tw.write(tw.read(tile) + 1.0, y)
+
+    return guarded_write
+
+
 # ---------------------------------------------------------------- attention
 
 

@@ -128,6 +128,8 @@ def _value(run: _Run, op: Op) -> Array:
             return memory.data[_window(run, memory.axes)]
         case ops.CastOp() | ops.View():
             return _cast(run.values[op.value].to(axes, sizes), op.type.dtype)
+        case ops.Reshape():
+            return run.values[op.value].data.reshape([sizes[a] for a in axes])
         case ops.Elementwise():
             return FUNCTIONS[op.name](*(run.values[a].to(axes, sizes) for a in op.args))
         case ops.Contract():

@@ -117,6 +117,13 @@ class View(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reshape(Op):
+    """The same elements, in row-major order, under other axes of the same total size."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract(Op):
     """acc + sum over the axes that both operands have and the result lacks of lhs * rhs."""
 
@@ -202,7 +209,7 @@ class Graph:
 def operands(op: Op) -> tuple[int, ...]:
     """The values that an operation reads, those of its body not included."""
     match op:
-        case WriteOp() | CastOp() | View():
+        case WriteOp() | CastOp() | View() | Reshape():
             return (op.value,)
         case Elementwise():
             return op.args

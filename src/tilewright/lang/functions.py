@@ -196,6 +196,23 @@ def broadcast(value: Value, target_shape: Sequence[Size]) -> Value:
     return _view(value, target_shape, span, same=False)
 
 
+def reshape(value: Value, target_shape: Sequence[Size]) -> Value:
+    """The same elements in row-major order under other axes, whose sizes multiply to the same."""
+    span = _here()
+    value = use(value, span)
+    axes = tuple(a.name for a in target_shape)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(
+            f"the target shape {list(axes)} names an axis twice",
+            span=span,
+            expected="distinct axes",
+            mend="give each axis a symbol of its own",
+        )
+    current = recorder(span)
+    t = Type(axes, value.type.dtype)
+    return current.record(ops.Reshape(id=current.fresh(), type=t, span=span, value=value.id))
+
+
 def _view(value: Value, target: Sequence[Size], span: Span | None, *, same: bool) -> Value:
     value = use(value, span)
     axes = tuple(a.name for a in target)

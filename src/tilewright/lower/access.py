@@ -11,7 +11,7 @@ from tilewright.graph import ops
 from tilewright.kernel.ops import Load, MatrixShape, MemRef, Over, Shared, Store, Tensor
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Expr, Guard
+from tilewright.poly.expr import Expr, Guard, equal
 from tilewright.poly.layout import Layout, Place
 
 
@@ -121,7 +121,9 @@ def store_global(b: Builder, op: ops.WriteOp, value: Fragment) -> None:
     limit = widest(b, tensor, axes, axis, op.elements_per_thread) if axis else 1
     vector = vectorise(b.place(value.layout), value.tiled.inner, axes, axis, limit)
     index = tuple(b.base(a) + vector.placed.position(a) for a in axes)
-    guard = vector.placed.first_replica()
+    # Blocks that differ along other axes only hold the same value: the first one writes it.
+    others = (equal(block, 0) for a, block in b.blocks.items() if a not in axes)
+    guard = (*others, *vector.placed.first_replica())
     for a, coordinate in zip(axes, index, strict=True):
         guard += b.owner_guard(a, coordinate)
     b.emit(

@@ -37,6 +37,8 @@ def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
             made = convert(b, anchored(b, op), tiled, op.span)
         elif isinstance(op, ops.ReadOp):
             made = _read(b, op, tiled)
+        elif isinstance(op, ops.Reshape):
+            made = emit_reshape(b, op, tiled)
         elif _is_converted(b, op, tiled):
             natural = natural_layout(b, number)
             made = convert(b, demand(b, number, natural or tiled), tiled, op.span)
@@ -52,6 +54,12 @@ def _remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None
         if found is not None:
             return found
     return None
+
+
+def emit_reshape(b: Builder, op: ops.Reshape, tiled: Tiled) -> Fragment:
+    from tilewright.lower.reshape import reshaped  # it evaluates operands as this module does
+
+    return reshaped(b, op, tiled)
 
 
 def anchored(b: Builder, op: Op) -> Fragment:
@@ -207,9 +215,9 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
             return ScalarValue(op.name, op.type.dtype)
         case ops.Index():
             axis = op.type.axes[0]
-            return _index(b.base(axis) + placed.position(axis), op.type.dtype)
+            return index_value(b.base(axis) + placed.position(axis), op.type.dtype)
         case ops.Extent():
-            return _index(b.plan.axes[op.axis].extent, op.type.dtype)
+            return index_value(b.plan.axes[op.axis].extent, op.type.dtype)
         case ops.View():
             return expression(b, op.value, placed, tiled)
         case ops.CastOp():
@@ -226,7 +234,7 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
             )
 
 
-def _index(expr: Expr, dtype: DType) -> Value:
+def index_value(expr: Expr, dtype: DType) -> Value:
     """An index as a value; floats get it from a 64-bit integer."""
     if dtype.kind is Kind.INT:
         return IndexValue(expr, dtype)
