@@ -150,6 +150,12 @@ def smaller(piece: Piece) -> tuple[Piece, Callable[[dict[str, int]], dict[str, i
     return result, small.expand
 
 
+def image(world: World, piece: Piece) -> IntSet:
+    """The coordinates that the piece reaches. Raises `LimitError`."""
+    small, _ = smaller(piece)
+    return world.image(small.dims, small.guard, small.index)
+
+
 def prove_bounds(world: World, piece: Piece, shape: Sequence[Expr], name: str) -> Result:
     """Every access lies in the box [0, shape)."""
 
@@ -273,8 +279,7 @@ def prove_covered(
         for piece in pieces:
             if piece.optional or piece.inexact:
                 continue
-            small, _ = smaller(piece)
-            missing = missing.subtract(world.image(small.dims, small.guard, small.index))
+            missing = missing.subtract(image(world, piece))
         if missing.is_empty():
             return Proved(_all_of(shape, name))
         inexact = next((p.inexact for p in pieces if p.inexact), "")

@@ -64,7 +64,7 @@ def _as_rows(access: Access) -> Access:
     last = access.ref.index[-1]
     along = {statement.matrix.row, statement.matrix.column} & last.variables()
     first = MemRef(access.ref.name, tuple(
-        e.substitute({digit: 0 for digit in along}) for e in access.ref.index
+        e.substitute(dict.fromkeys(along, 0)) for e in access.ref.index
     ))  # fmt: skip
     return replace(access, ref=first, width=8, axis=-1)
 

@@ -3,19 +3,22 @@
 A reduction whose coordinate has lane digits leaves one partial result in each of their lanes.
 Steps ``x = op(x, lane_xor(x, mask))`` combine the lanes that the masks span over F2. That span
 must be the one of the digits' bits, and for an operation that counts twice (add, mul) each
-mask must be new: the steps then reach each lane's partial result exactly once.
+mask must be new: the steps then reach each lane's partial result exactly once. What the lane
+steps leave partial has to go through shared memory (see `exchange`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Store, Value
+from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Value
+from tilewright.lower.obligations.exchange import prove_exchange, routes
 from tilewright.lower.obligations.reductions import families, resets_family, summing_loops
 from tilewright.lower.obligations.registers import registers_read, span_of
 from tilewright.lower.obligations.scope import Program, Site
+from tilewright.lower.obligations.variation import digit_bits
 from tilewright.poly.lemmas import rank
-from tilewright.poly.prove import Kind, Obligation, Proved, Refuted, Result, Unknown, Witness
+from tilewright.poly.prove import Kind, Obligation, Proved, Refuted, Result, Witness
 
 _IDEMPOTENT = ("max", "min")
 
@@ -43,32 +46,38 @@ def combining(program: Program) -> Iterator[Obligation]:
 def _combined(
     program: Program, fragment: str, family: frozenset[str], sites: Sequence[Site]
 ) -> Result | None:
-    bits = 0
+    digits: dict[str, int] = {}
     for site in sites:
-        found = _partial_bits(program, site)
-        if found is None:
-            return Unknown(f"a thread digit that {fragment} sums over is no power of two")
-        bits |= found
+        digits |= _partial_digits(program, site)
     first = sites[0].statement
     op = first.op if isinstance(first, Reduce) else "add"
-    steps = _steps(program, op, family, sites[-1])
-    if not bits and not steps:
+    steps, names = _steps(program, op, family, sites[-1])
+    if not any(digits.values()) and not steps:
         return None
     resets = [s for s in program.sites if resets_family(s.statement, family)]
     partial = {id(loop) for s in sites for loop in summing_loops(s, resets)}
     repeated = [s for s, _ in steps if any(id(x) in partial for x in s.frame.loops)]
     if repeated and op not in _IDEMPOTENT:
         return Refuted(f"lane steps add up {fragment} in each turn of a loop that goes on with it")
-    size = program.kernel.warp_size
-    lanes, masks = bits & (size - 1), [mask for _, mask in steps]
-    if bits >= size or (lanes and not masks):
-        if _leaves(program, family, sites[-1]):
-            return Unknown(
-                f"partial results of {fragment} go through shared memory, which is not followed"
-            )
-        if bits >= size:
-            return Refuted(f"the partial results of {fragment} in several warps are not combined")
-    return _spans(fragment, op, lanes, masks)
+    masks = [mask for _, mask in steps]
+    ways = list(routes(program, names, op, sites[-1]))
+    reached = 0
+    for mask in masks:
+        reached |= mask
+    lanes = program.kernel.warp_size - 1
+    apart = frozenset(n for n, b in digits.items() if b & ~lanes or (ways and b & ~reached))
+    inside = 0
+    for name, bits in digits.items():
+        inside |= 0 if name in apart else bits
+    result = _spans(fragment, op, inside, masks)
+    if not isinstance(result, Proved) or not apart:
+        return result
+    if ways:
+        return prove_exchange(program, ways, apart, fragment)
+    return Refuted(
+        f"the partial results of {fragment} at different {', '.join(sorted(apart))} "
+        "are never combined"
+    )
 
 
 def _spans(fragment: str, op: str, lanes: int, masks: Sequence[int]) -> Result:
@@ -96,35 +105,25 @@ def _spans(fragment: str, op: str, lanes: int, masks: Sequence[int]) -> Result:
     return Proved(f"{1 << reached} lanes combined, each once")
 
 
-def _partial_bits(program: Program, site: Site) -> int | None:
-    """The bits of the thread number over which the reduction's coordinates run."""
+def _partial_digits(program: Program, site: Site) -> dict[str, int]:
+    """Thread digits over which the reduction's coordinates run, with their bits."""
     statement = site.statement
     if not isinstance(statement, Reduce | Mma):
-        return 0
+        return {}
     used = frozenset[str]().union(*(r.coordinate.variables() for r in statement.reduces))
-    bits = 0
-    units = {"thread": 1, "lane": 1, "warp": program.kernel.warp_size}
+    found: dict[str, int] = {}
     for _, decode in site.frame.decodes:
-        weight = units.get(str(decode.source), 0)
-        if not weight:
-            continue
-        for name, extent in reversed(decode.digits):
-            if not extent.is_const:
-                return None
-            if name in used and extent.const > 1:
-                if weight & (weight - 1) or extent.const & (extent.const - 1):
-                    return None
-                bits |= weight * (extent.const - 1)
-            weight *= extent.const
-    sizes = {"thread": program.kernel.threads, "lane": program.kernel.warp_size}
-    for name, size in sizes.items():
-        if name in used:
-            bits |= size - 1
-    return bits
+        bits = digit_bits(program.kernel, decode)
+        found |= {n: b for n, b in bits.items() if n in used}
+    threads, lanes = program.kernel.threads - 1, program.kernel.warp_size - 1
+    whole = {"thread": threads, "lane": lanes, "warp": threads & ~lanes}
+    return found | {n: b for n, b in whole.items() if n in used}
 
 
-def _steps(program: Program, op: str, family: frozenset[str], last: Site) -> list[tuple[Site, int]]:
-    """The lane steps on the accumulator after its last term, in order; they may rename it."""
+def _steps(
+    program: Program, op: str, family: frozenset[str], last: Site
+) -> tuple[list[tuple[Site, int]], set[str]]:
+    """The lane steps on the accumulator after its last term, in order, and its names by then."""
     names = set(family)
     found: list[tuple[Site, int]] = []
     for site in program.sites:
@@ -139,7 +138,7 @@ def _steps(program: Program, op: str, family: frozenset[str], last: Site) -> lis
             r.name in names for r in registers_read(statement.value)
         ):
             names.add(statement.dst.name)
-    return found
+    return found, names
 
 
 def _step(value: Value, op: str, names: set[str]) -> int | None:
@@ -151,15 +150,3 @@ def _step(value: Value, op: str, names: set[str]) -> int | None:
     if isinstance(one, Read) and isinstance(two, LaneXor) and one.ref == two.ref:
         return two.mask if one.ref.name in names else None
     return None
-
-
-def _leaves(program: Program, family: frozenset[str], last: Site) -> bool:
-    """Whether the accumulator is stored to shared memory after its last term."""
-    shared = {b.name for b in program.kernel.shared}
-    return any(
-        isinstance(s.statement, Store)
-        and s.statement.src.name in family
-        and s.statement.dst.name in shared
-        and s.frame.path > last.frame.path
-        for s in program.sites
-    )

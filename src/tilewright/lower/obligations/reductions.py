@@ -39,11 +39,11 @@ from tilewright.poly.prove import (
     Unknown,
     Witness,
     attempt,
+    image,
     instance_text,
     prove_at_most_once,
-    smaller,
 )
-from tilewright.poly.sets import Dim, IntSet
+from tilewright.poly.sets import Dim
 from tilewright.target.model import MmaAtom
 
 INNER = "k of the atom"
@@ -283,14 +283,14 @@ def _missing(
 ) -> Result:
     axis, fragment = term.reduced.axis, term.fragment
     counted = [p for p in pieces if not p.optional and not p.inexact]
-    images = [_image(program, p) for p in counted]
-    needed = [_image(program, p) for p in required] or [
-        _image(program, _all_terms(p, term.reduced.extent)) for p in counted
+    images = [image(program.world, p) for p in counted]
+    needed = [image(program.world, p) for p in required] or [
+        image(program.world, _all_terms(p, term.reduced.extent)) for p in counted
     ]
     for one in needed:
         rest = one
-        for image in images:
-            rest = rest.subtract(image)
+        for reached in images:
+            rest = rest.subtract(reached)
         point = rest.first()
         if point is None:
             continue
@@ -319,11 +319,6 @@ def _all_terms(piece: Piece, extent: Expr) -> Piece:
         dims=(*piece.dims, Dim("any term", extent)),
         index=(*piece.index[:-1], Expr.of("any term")),
     )
-
-
-def _image(program: Program, piece: Piece) -> IntSet:
-    small, _ = smaller(piece)
-    return program.world.image(small.dims, small.guard, small.index)
 
 
 def _element(fragment: str, index: Sequence[int]) -> str:

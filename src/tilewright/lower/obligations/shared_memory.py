@@ -77,9 +77,9 @@ def _meetings(
     """Later accesses that may clash with this one: one of the two is of `name`, one writes."""
     for meeting in ahead(program, access.site, access.asynchronous):
         for other in own:
-            if other.site is meeting.site and (access.writes or other.writes):
-                if name in (access.ref.name, other.ref.name):
-                    yield other, meeting
+            named = name in (access.ref.name, other.ref.name)
+            if other.site is meeting.site and named and (access.writes or other.writes):
+                yield other, meeting
 
 
 @dataclass(frozen=True, slots=True)

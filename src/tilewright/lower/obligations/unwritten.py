@@ -23,8 +23,8 @@ from tilewright.poly.prove import (
     Unknown,
     Witness,
     attempt,
+    image,
     instance_text,
-    smaller,
 )
 from tilewright.poly.sets import Dim, IntSet
 
@@ -49,21 +49,23 @@ def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result
     context = (*where.block, *turns)
     buffer = memory(program, read.ref.name)
     shape = shape_of(buffer) if buffer else ()
-    inside = [c for i, n in zip(read.index, shape, strict=True) for c in (at_least(i, 0), less(i, n))]
+    inside = [
+        c for i, n in zip(read.index, shape, strict=True) for c in (at_least(i, 0), less(i, n))
+    ]
     needed = Piece(
         (*where.dims, *read.elements),
         (*where.guard, *read.guard, *inside),
         (*(Expr.of(n) for n in context), *read.index),
         inexact=where.inexact,
     )
-    rest = _image(program, needed)
+    rest = image(program.world, needed)
     for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame)):
         if not _certain(write.site.frame, read.site.frame):
             continue
         for piece in _earlier(program, write, read, where, context):
             if piece.inexact:
                 continue
-            rest = rest.subtract(_image(program, piece))
+            rest = rest.subtract(image(program.world, piece))
             if rest.is_empty():
                 return Proved("written before it is read")
     if rest.is_empty():
@@ -173,8 +175,3 @@ def _points(program: Program, access: Access) -> Domain:
     counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
     exprs = (*access.exprs, *counters)
     return domain(program.kernel, access.site.frame, exprs, access.over, ())
-
-
-def _image(program: Program, piece: Piece) -> IntSet:
-    small, _ = smaller(piece)
-    return program.world.image(small.dims, small.guard, small.index)
