@@ -18,6 +18,7 @@ from tilewright.lang.constraints import bind
 from tilewright.lang.program import Program, trace_program
 from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
+from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.prove import Obligation
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
@@ -81,6 +82,8 @@ def compile_program(
     check_graph(graph)
     constraints = bind(program.constraints, sizes)
     plan = rewrites.plan(make_plan(graph, constraints, target, specialisation.multiples))
+    planned = tile_obligations(graph, plan, target)
+    raise_first_refuted(planned)
     lowered = lower(
         graph, plan, target, specialisation.strides, specialisation.alignments,
         specialisation.multiples,
@@ -90,4 +93,5 @@ def compile_program(
     check(kernel, target)
     obligations = verify(kernel, target)
     raise_first_refuted(obligations)
+    obligations = (*planned, *obligations)
     return Compilation(program, specialisation, graph, plan, kernel, obligations)

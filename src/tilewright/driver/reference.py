@@ -19,6 +19,7 @@ from tilewright.base.dtypes import DType, Kind
 from tilewright.codegen.sim.operations import FUNCTIONS
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Op
+from tilewright.poly.expr import Div, Expr, Mod
 from tilewright.runtime.arguments import numpy_dtype
 
 Array = NDArray[Any]
@@ -130,6 +131,8 @@ def _value(run: _Run, op: Op) -> Array:
             return _cast(run.values[op.value].to(axes, sizes), op.type.dtype)
         case ops.Reshape():
             return run.values[op.value].data.reshape([sizes[a] for a in axes])
+        case ops.Remap():
+            return _remap(run, op)
         case ops.Elementwise():
             return FUNCTIONS[op.name](*(run.values[a].to(axes, sizes) for a in op.args))
         case ops.Contract():
@@ -143,6 +146,37 @@ def _value(run: _Run, op: Op) -> Array:
             return reduced
         case _:
             raise TypeError(f"{type(op).__name__} is not a value")
+
+
+def _remap(run: _Run, op: ops.Remap) -> Array:
+    source = run.values[op.value]
+    axes = op.type.axes
+    grid = np.meshgrid(*(np.arange(run.sizes[a]) for a in axes), indexing="ij", sparse=True)
+    where = dict(zip(axes, grid, strict=True))
+    shape = [run.sizes[a] for a in axes]
+    index = [np.broadcast_to(_coordinate(e, where), shape) for e in op.coordinates]
+    limits = [run.sizes[a] for a in source.axes]
+    inside = np.ones(shape, bool)
+    for i, n in zip(index, limits, strict=True):
+        inside &= (i >= 0) & (i < n)
+    if not inside.any():
+        return np.full(shape, op.fill)
+    picked = source.data[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, limits, strict=True))]
+    return picked if op.fill is None else np.where(inside, picked, op.fill)
+
+
+def _coordinate(expr: Expr, where: Mapping[str, Array]) -> Array:
+    total = np.asarray(expr.const)
+    for term, coefficient in expr.terms:
+        match term:
+            case str():
+                value = where[term]
+            case Div(num, den):
+                value = _coordinate(num, where) // den
+            case Mod(num, den):
+                value = _coordinate(num, where) % den
+        total = total + coefficient * value
+    return total
 
 
 def _cast(data: Array, dtype: DType) -> Array:

@@ -124,6 +124,20 @@ class Reshape(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remap(Op):
+    """An operand at other coordinates: slices, pads, flips, strides and selections.
+
+    `coordinates` has one expression for each of the operand's axes, in the names of this
+    type's axes. Where one lies outside the operand's axis the element is `fill`; without a
+    `fill` none may.
+    """
+
+    value: int
+    coordinates: tuple[Expr, ...]
+    fill: float | int | bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract(Op):
     """acc + sum over the axes that both operands have and the result lacks of lhs * rhs."""
 
@@ -209,7 +223,7 @@ class Graph:
 def operands(op: Op) -> tuple[int, ...]:
     """The values that an operation reads, those of its body not included."""
     match op:
-        case WriteOp() | CastOp() | View() | Reshape():
+        case WriteOp() | CastOp() | View() | Reshape() | Remap():
             return (op.value,)
         case Elementwise():
             return op.args

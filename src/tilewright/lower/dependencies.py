@@ -30,7 +30,7 @@ def _loops(b: Builder, op: Op) -> frozenset[str]:
             done = op.contracted
         case ops.Iterate():
             done = (op.axis,)
-        case ops.Reshape():
+        case ops.Reshape() | ops.Remap():
             found -= set(b.graph.by_id[op.value].type.axes) - set(op.type.axes)
         case ops.Param():
             found |= _param_loops(b, op)

@@ -37,8 +37,8 @@ def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
             made = convert(b, anchored(b, op), tiled, op.span)
         elif isinstance(op, ops.ReadOp):
             made = _read(b, op, tiled)
-        elif isinstance(op, ops.Reshape):
-            made = emit_reshape(b, op, tiled)
+        elif isinstance(op, ops.Reshape | ops.Remap):
+            made = emit_remap(b, op, tiled)
         elif _is_converted(b, op, tiled):
             natural = natural_layout(b, number)
             made = convert(b, demand(b, number, natural or tiled), tiled, op.span)
@@ -56,10 +56,10 @@ def _remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None
     return None
 
 
-def emit_reshape(b: Builder, op: ops.Reshape, tiled: Tiled) -> Fragment:
-    from tilewright.lower.reshape import reshaped  # it evaluates operands as this module does
+def emit_remap(b: Builder, op: ops.Reshape | ops.Remap, tiled: Tiled) -> Fragment:
+    from tilewright.lower.remap import remapped  # it evaluates operands as this module does
 
-    return reshaped(b, op, tiled)
+    return remapped(b, op, tiled)
 
 
 def anchored(b: Builder, op: Op) -> Fragment:

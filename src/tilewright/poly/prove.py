@@ -270,7 +270,7 @@ def _twice(name: str, witness: Witness, labels: tuple[str, ...]) -> Refuted:
 
 
 def prove_covered(
-    world: World, pieces: Sequence[Piece], shape: Sequence[Expr], name: str
+    world: World, pieces: Sequence[Piece], shape: Sequence[Expr], name: str, verb: str = "written"
 ) -> Result:
     """The accesses of all pieces together reach every element of the box [0, shape)."""
 
@@ -289,16 +289,16 @@ def prove_covered(
             return Assumed(
                 f"the conditions under which {name} is written hold wherever it has to be"
             )
-        return _describe_missing(missing, shape, name)
+        return _describe_missing(missing, shape, name, verb)
 
     return attempt(world, question)
 
 
 def prove_exactly_once(
-    world: World, pieces: Sequence[Piece], shape: Sequence[Expr], name: str
+    world: World, pieces: Sequence[Piece], shape: Sequence[Expr], name: str, verb: str = "written"
 ) -> Result:
     """The accesses are a bijection onto the box, given that they lie in it."""
-    covered = prove_covered(world, pieces, shape, name)
+    covered = prove_covered(world, pieces, shape, name, verb)
     if isinstance(covered, Refuted):
         return covered
     once = prove_at_most_once(world, pieces, name)
@@ -306,7 +306,7 @@ def prove_exactly_once(
         return once
     if not isinstance(covered, Proved):
         return covered
-    return Proved(f"{covered.note} written exactly once")
+    return Proved(f"{covered.note} {verb} exactly once")
 
 
 # ---------------------------------------------------------------- words

@@ -1,24 +1,26 @@
-"""Reshapes: an operand is evaluated at coordinates that follow from the new axes.
+"""Operands at other coordinates: reshapes, slices, pads and the like.
 
-Splitting an axis makes an affine coordinate, merging axes a division and a remainder by a
-number. Nothing moves: reads simply go to other addresses.
+An operand is evaluated at coordinates that follow from the new axes. Splitting an axis makes an
+affine coordinate, merging axes a division and a remainder by a number. Nothing moves: reads
+simply go to other addresses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.diagnostics import ShapeError, UnsupportedError
+from tilewright.base.dtypes import boolean
 from tilewright.base.spans import Span
 from tilewright.graph import ops
 from tilewright.kernel.ops import (
-    Apply, Assign, Cast, Const, Load, MemRef, Read, ScalarValue, Value,
+    Apply, Assign, Cast, Const, Holds, Load, MemRef, Read, ScalarValue, Value,
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.lower.values import index_value
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Expr, Guard
+from tilewright.poly.expr import Expr, Guard, at_least, less
 
 Coordinates = Mapping[str, Expr]
 
@@ -32,15 +34,15 @@ class _Where:
     guard: Guard
 
 
-def reshaped(b: Builder, op: ops.Reshape, tiled: Tiled) -> Fragment:
-    """A reshaped value's fragment: its operand, element by element, at the old coordinates."""
+def remapped(b: Builder, op: ops.Reshape | ops.Remap, tiled: Tiled) -> Fragment:
+    """The value's fragment: its operand, element by element, at the operand's coordinates."""
     placed = b.place(tiled.layout)
     new = {a: b.base(a) + placed.position(a) for a in op.type.axes}
     guard: Guard = ()
     for axis, coordinate in new.items():
         guard += b.extent_guard(axis, coordinate)
     value = _at(b, op, new, _Where(placed, tiled, guard))
-    made = b.fragment(f"v{op.id}_reshaped", op.type.dtype, tiled, op.span)
+    made = b.fragment(f"v{op.id}_remapped", op.type.dtype, tiled, op.span)
     b.emit(Assign(placed.over, made.ref(placed.registers()), value, op.span))
     return made
 
@@ -56,11 +58,12 @@ def _at(b: Builder, op: ops.Op, at: Coordinates, where: _Where) -> Value:
             source = b.graph.by_id[op.value]
             old = old_coordinates(b, source.type.axes, op.type.axes, at, op.span)
             return _at(b, source, old, where)
+        case ops.Remap():
+            return _remap(b, op, at, where)
         case ops.ReadOp() if not b.graph.memory(op.memory).allocated:
             made = b.fragment(op.memory, op.type.dtype, where.tiled, op.span)
             target = made.ref(where.placed.registers())
-            index = tuple(at[a] for a in op.type.axes)
-            source = MemRef(op.memory, index)
+            source = MemRef(op.memory, tuple(at[a] for a in op.type.axes))
             b.emit(Load(where.placed.over, target, source, guard=where.guard, span=op.span))
             return Read(target, op.type.dtype)
         case ops.Constant():
@@ -79,11 +82,27 @@ def _at(b: Builder, op: ops.Op, at: Coordinates, where: _Where) -> Value:
             return Apply(op.name, tuple(operand(a) for a in op.args), op.type.dtype)
         case _:
             raise UnsupportedError(
-                "the result of a reduction, a contraction or a loop is reshaped",
+                "the result of a reduction, a contraction or a loop is reshaped or sliced",
                 span=op.span,
                 expected="a reshape of what is read, cast or computed element by element",
                 mend="reshape the operands, or write the result and reshape the tensor",
             )
+
+
+def _remap(b: Builder, op: ops.Remap, at: Coordinates, where: _Where) -> Value:
+    source = b.graph.by_id[op.value]
+    moved = {
+        axis: expr.substitute(at)
+        for axis, expr in zip(source.type.axes, op.coordinates, strict=True)
+    }
+    if op.fill is None:
+        return _at(b, source, moved, where)
+    inside: Guard = ()
+    for axis, coordinate in moved.items():
+        inside += (at_least(coordinate, 0), less(coordinate, b.plan.axes[axis].extent))
+    value = _at(b, source, moved, replace(where, guard=where.guard + inside))
+    fill = Const(op.fill, op.type.dtype)
+    return Apply("select", (Holds(inside, boolean), value, fill), op.type.dtype)
 
 
 def old_coordinates(
