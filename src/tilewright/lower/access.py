@@ -34,7 +34,9 @@ def multiple_of(b: Builder, value: Expr) -> int:
     return found
 
 
-def vectorise(placed: Placed, inner: int, axes: Sequence[str], axis: str | None, limit: int) -> Vector:
+def vectorise(
+    placed: Placed, inner: int, axes: Sequence[str], axis: str | None, limit: int
+) -> Vector:
     """Take the last register digit as a vector of at most `limit` elements along `axis`.
 
     It must be the least significant register of the fragment and step by one along the axis.
@@ -146,7 +148,7 @@ def load_shared(
     vector = _shared_vector(b, buffer, axes, made)
     matrix = None
     if whole:
-        matrix, vector = matrix_load(b, buffer, axes, made, vector)
+        matrix, vector = matrix_load(b, axes, made, vector)
     index = tuple(vector.placed.position(a) + (offsets or {}).get(a, 0) for a in axes)
     b.emit(
         Load(
@@ -185,7 +187,7 @@ def _shared_vector(b: Builder, buffer: Shared, axes: Sequence[str], part: Fragme
 
 
 def matrix_load(
-    b: Builder, buffer: Shared, axes: Sequence[str], made: Fragment, plain: Vector
+    b: Builder, axes: Sequence[str], made: Fragment, plain: Vector
 ) -> tuple[MatrixShape | None, Vector]:
     """Use a warp-wide matrix load where the fragment is made of 8x8 tiles of 16-bit elements."""
     digits = made.layout.at(Place.REGISTER)
@@ -220,15 +222,15 @@ def _matrix_tiles(b: Builder, placed: Placed) -> tuple[Placed, tuple[str, ...]]:
     """
     tiles: list[str] = []
     over = list(placed.over)
-    variables = list(placed.variables)
+    variables: list[Expr] = list(placed.variables)
     left = 4
     for position in reversed(range(len(over) - 1)):
         name, extent = over[position]
         if left > 1 and extent > left and extent % left == 0:
             low = str(b.register_digit(f"{name}_tile"))
             over[position : position + 1] = [(name, extent // left), (low, left)]
-            whole = Expr.of(name) * left + low
-            variables = [v.substitute({name: whole}) for v in variables]
+            split = {name: Expr.of(name) * left + low}
+            variables = [v.substitute(split) for v in variables]
             name, extent = low, left
         if extent > left:
             break

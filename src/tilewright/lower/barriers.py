@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import (
-    AsyncCopy, Barrier, Body, If, Kernel, Load, Loop, Statement, Store, When,
+    AsyncCopy,
+    Barrier,
+    Body,
+    If,
+    Kernel,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    When,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ meanwhile lands before the loop. That is all there is to hoisting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -17,7 +17,18 @@ from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span
 from tilewright.graph.ops import Graph, Iterate, Memory, Op, WriteOp, region, walk
 from tilewright.kernel.ops import (
-    Decode, If, Loop, Over, Registers, RegRef, Shared, Statement, Swizzle, Symbol, Tensor, Value,
+    Decode,
+    If,
+    Loop,
+    Over,
+    Registers,
+    RegRef,
+    Shared,
+    Statement,
+    Swizzle,
+    Symbol,
+    Tensor,
+    Value,
     When,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled, registers_per_thread
@@ -172,7 +183,7 @@ class Builder:
         self.scopes[-1].body.append(statement)
 
     @contextmanager
-    def at(self, depth: int) -> Iterator[None]:
+    def at(self, depth: int) -> Generator[None]:
         """Put code into the scope at `depth` meanwhile."""
         kept = self.scopes
         self.scopes = kept[: depth + 1]
@@ -182,7 +193,7 @@ class Builder:
             self.scopes = kept
 
     @contextmanager
-    def loop(self, axis: str, span: Span | None) -> Iterator[Expr]:
+    def loop(self, axis: str, span: Span | None) -> Generator[Expr]:
         """Open the serial loop over the steps of an axis."""
         counter = self.name(f"{axis.lower()}_step")
         scope = Scope(axis, Expr.of(counter))
@@ -192,7 +203,7 @@ class Builder:
         self.emit(Loop(counter, self.plan.axes[axis].steps, tuple(scope.body), span=span))
 
     @contextmanager
-    def unrolled(self, wish: str, extent: int, span: Span | None) -> Iterator[Expr]:
+    def unrolled(self, wish: str, extent: int, span: Span | None) -> Generator[Expr]:
         """Open a loop that is unrolled; its counter may select registers."""
         counter = self.name(wish)
         scope = Scope(None, Expr.of(0))
@@ -202,7 +213,7 @@ class Builder:
         self.emit(Loop(counter, Expr.of(extent), tuple(scope.body), unroll=True, span=span))
 
     @contextmanager
-    def guarded(self, guard: Guard, condition: Value | None, span: Span | None) -> Iterator[None]:
+    def guarded(self, guard: Guard, condition: Value | None, span: Span | None) -> Generator[None]:
         """Open a body that runs where a guard or a condition holds."""
         scope = Scope(None, Expr.of(0))
         self.scopes.append(scope)
@@ -233,7 +244,7 @@ class Builder:
     # ------------------------------------------------------------ digits and coordinates
 
     def place(self, layout: Layout) -> Placed:
-        """Variables for the digits: decoded ones for warps and lanes, unrolled ones for registers."""
+        """A variable for each digit: decoded for warps and lanes, unrolled for registers."""
         threads = {p: iter(self._decode(p, layout)) for p in (Place.WARP, Place.LANE)}
         counts: dict[str, int] = {}
         variables: list[Expr] = []

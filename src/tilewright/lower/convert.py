@@ -26,9 +26,7 @@ def _move(b: Builder, value: Fragment, tiled: Tiled, span: Span | None) -> Fragm
     """Rename registers. Compilers make nothing of it once the loops are unrolled."""
     made = b.fragment(f"{value.name}_moved", value.dtype, tiled, span)
     units = {key: b.register_digit(f"u{i}") for i, key in enumerate(register_units(tiled.layout))}
-    over = tuple(
-        (str(units[key]), extent) for key, extent in register_units(tiled.layout).items()
-    )
+    over = tuple((str(units[key]), extent) for key, extent in register_units(tiled.layout).items())
     source = _from_units(value.layout, units)
     b.emit(
         Assign(
@@ -40,9 +38,7 @@ def _move(b: Builder, value: Fragment, tiled: Tiled, span: Span | None) -> Fragm
     return made
 
 
-def _from_units(
-    layout: Layout, units: dict[tuple[str | None, int], Expr]
-) -> tuple[Expr, ...]:
+def _from_units(layout: Layout, units: dict[tuple[str | None, int], Expr]) -> tuple[Expr, ...]:
     """Each register digit as a sum of the units that it is made of."""
     found: list[Expr] = []
     for digit in layout.at(Place.REGISTER):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.lower.builder import Builder

@@ -8,18 +8,40 @@ from contextlib import ExitStack
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.kernel.ops import (
-    Assign, AsyncCommit, AsyncCopy, AsyncWait, Barrier, If, MemRef, Read, Shared, Swizzle,
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    If,
+    MemRef,
+    Read,
+    Shared,
+    Swizzle,
 )  # fmt: skip
 from tilewright.lower.access import (
-    contiguous, global_access, load_global, store_global, store_shared, vectorise, widest,
+    contiguous,
+    global_access,
+    load_global,
+    store_global,
+    store_shared,
+    vectorise,
+    widest,
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import (
-    carried_layout, default_layout, natural_layout, scope_depth,
+    carried_layout,
+    default_layout,
+    natural_layout,
+    scope_depth,
 )  # fmt: skip
 from tilewright.lower.reductions import emit_contract
 from tilewright.lower.values import (
-    allocated, anchored, block_start, buffer_order, demand, expression,
+    allocated,
+    block_start,
+    buffer_order,
+    demand,
+    expression,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled, blocked
 from tilewright.poly.expr import Expr, less
@@ -44,9 +66,7 @@ def emit_effects(b: Builder, body: Sequence[Op]) -> None:
             case ops.Iterate() if _has_effects(op.body):
                 emit_iterate(b, op)
             case ops.Conditional():
-                condition = expression(
-                    b, op.condition, b.place(_scalar(b).layout), _scalar(b)
-                )
+                condition = expression(b, op.condition, b.place(_scalar(b).layout), _scalar(b))
                 with b.guarded((), condition, op.span):
                     emit_effects(b, op.body)
             case _:
@@ -104,9 +124,7 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
         store_global(b, op, value)
         return
     offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}
-    store_shared(
-        b, allocated(b, memory), op.type.axes, (), value, offsets=offsets, span=op.span
-    )
+    store_shared(b, allocated(b, memory), op.type.axes, (), value, offsets=offsets, span=op.span)
 
 
 # ---------------------------------------------------------------- iterate
@@ -198,9 +216,7 @@ def _copy(b: Builder, value: Fragment, result: Op) -> Fragment:
     made = b.fragment(f"{value.name}_kept", value.dtype, value.tiled, result.span)
     placed = b.place(value.layout)
     registers = placed.registers()
-    b.emit(
-        Assign(placed.over, made.ref(registers), Read(value.ref(registers), value.dtype))
-    )
+    b.emit(Assign(placed.over, made.ref(registers), Read(value.ref(registers), value.dtype)))
     return made
 
 

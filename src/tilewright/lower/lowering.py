@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Memory
 from tilewright.kernel.ops import (
-    Decode, If, Kernel, Mode, Scalar, Statement, Symbol, Tensor,
+    Decode,
+    If,
+    Kernel,
+    Mode,
+    Scalar,
+    Statement,
+    Symbol,
+    Tensor,
 )  # fmt: skip
 from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
@@ -143,4 +150,3 @@ def _grid(b: Builder) -> tuple[tuple[Expr, ...], tuple[Decode, ...], Guard]:
     grid = tuple(extent for _, extent in digits) or (Expr.of(1),)
     decode = (Decode(Expr.of("block"), tuple(digits)),) if digits else ()
     return grid, decode, guard
-

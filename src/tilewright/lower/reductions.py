@@ -9,13 +9,27 @@ from dataclasses import replace
 from tilewright.base.dtypes import DType, Kind, f32, f64, i32
 from tilewright.graph import ops
 from tilewright.kernel.ops import (
-    Apply, Assign, Cast, Const, LaneXor, Mma, Read, ReducedAxis, Reduce, RegRef, Value,
+    Apply,
+    Assign,
+    Cast,
+    Const,
+    LaneXor,
+    Mma,
+    Read,
+    Reduce,
+    ReducedAxis,
+    RegRef,
+    Value,
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.lower.convert import through_shared
 from tilewright.lower.dependencies import contract_layouts, layout_of
 from tilewright.lower.values import (
-    demand, expression, is_zero_outside, masked, read_ring,
+    demand,
+    expression,
+    is_zero_outside,
+    masked,
+    read_ring,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr
@@ -117,7 +131,7 @@ def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout)
     all_parts = through_shared(b, spread, gathered, op.span, f"warps share {op.axis}")
     total = b.fragment(f"v{op.id}_total", made.dtype, made.tiled, op.span)
     whole = b.place(gathered.layout)
-    kept = [a for a in made.layout.axes]
+    kept = made.layout.axes
     target = total.ref(whole.registers(kept))
     start = Const(identity(op.name, made.dtype), made.dtype)
     b.emit(Assign(whole.over_on(kept), target, start, op.span))
@@ -176,9 +190,7 @@ def _accumulator(b: Builder, op: ops.Contract, result: Tiled) -> Fragment:
 def _operand(b: Builder, op: ops.Contract, number: int, tiled: Tiled) -> Fragment:
     """An operand's fragment, zero past the end of the contracted axes."""
     part = demand(b, number, tiled)
-    if is_zero_outside(b, number) or not any(
-        b.plan.axes[a].guard_extent for a in op.contracted
-    ):
+    if is_zero_outside(b, number) or not any(b.plan.axes[a].guard_extent for a in op.contracted):
         return part
     placed = b.place(tiled.layout)
     value = masked(b, number, placed, tiled, op.contracted, 0, part.dtype)
@@ -239,8 +251,8 @@ def _emit_mma(
     over = tuple((str(digits[a]), count) for a, count in repeats.items() if count > 1)
     coordinate = b.base(k) + (digits[k] + chunk) * atom.k
     term = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
-    refs = (_atom_ref(part, digits) for part in parts)
-    b.emit(Mma(over, atom.name, *refs, (term,), op.span))
+    d, a, c = (_atom_ref(part, digits) for part in parts)
+    b.emit(Mma(over, atom.name, d, a, c, (term,), op.span))
 
 
 def _atom_ref(part: Fragment, digits: Mapping[str, Expr]) -> RegRef:

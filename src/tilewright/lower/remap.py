@@ -15,7 +15,16 @@ from tilewright.base.dtypes import boolean
 from tilewright.base.spans import Span
 from tilewright.graph import ops
 from tilewright.kernel.ops import (
-    Apply, Assign, Cast, Const, Holds, Load, MemRef, Read, ScalarValue, Value,
+    Apply,
+    Assign,
+    Cast,
+    Const,
+    Holds,
+    Load,
+    MemRef,
+    Read,
+    ScalarValue,
+    Value,
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.lower.values import index_value

@@ -1,4 +1,4 @@
-"""Values on demand: the code of a value is emitted where and in the layout that a reader asks for."""
+"""Values on demand: code is emitted where, and in the layout, that a reader asks for."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from tilewright.base.dtypes import DType, Kind, boolean, i64
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.kernel.ops import (
-    Apply, Assign, Cast, Const, Holds, IndexValue, Read, ScalarValue, Value,
+    Apply,
+    Assign,
+    Cast,
+    Const,
+    Holds,
+    IndexValue,
+    Read,
+    ScalarValue,
+    Shared,
+    Value,
 )  # fmt: skip
 from tilewright.lower.access import contiguous, is_coalesced, load_global, load_shared
 from tilewright.lower.builder import Builder, Fragment, Placed, shared_memory_axes
 from tilewright.lower.convert import convert
-from tilewright.lower.dependencies import (
-    default_layout, layout_of, loops_of, natural_layout, scope_depth,
-)  # fmt: skip
+from tilewright.lower.dependencies import default_layout, natural_layout, scope_depth
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard
-from tilewright.poly.layout import Layout
 
 INLINE = (ops.Constant, ops.ScalarRead, ops.Index, ops.Extent)
 
@@ -92,10 +98,7 @@ def anchored(b: Builder, op: Op) -> Fragment:
 
 
 def _is_converted(b: Builder, op: Op, tiled: Tiled) -> bool:
-    """Whether to compute an elementwise value in its natural layout and convert it then.
-
-    Worth it where the reader's layout differs and an operand would have to be converted anyway.
-    """
+    """Whether an elementwise value is computed in its natural layout and converted then."""
     natural = natural_layout(b, op.id)
     return natural is not None and natural != tiled
 
@@ -108,9 +111,7 @@ def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
         made = b.fragment(op.memory, op.type.dtype, tiled, op.span)
         buffer = allocated(b, memory)
         offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}
-        load_shared(
-            b, buffer, op.type.axes, (), made, offsets=offsets, whole=False, span=op.span
-        )
+        load_shared(b, buffer, op.type.axes, (), made, offsets=offsets, whole=False, span=op.span)
         return made
     tensor = b.tensors[op.memory]
     fast = contiguous(tensor, op.type.axes)
@@ -121,9 +122,7 @@ def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
     return load_global(b, op, tiled)
 
 
-def read_ring(
-    b: Builder, op: ops.ReadOp, tiled: Tiled, offsets: Mapping[str, Expr]
-) -> Fragment:
+def read_ring(b: Builder, op: ops.ReadOp, tiled: Tiled, offsets: Mapping[str, Expr]) -> Fragment:
     """A fragment of the step's staged tile, shifted in it by `offsets`."""
     buffer, slot = b.rings[op.id]
     made = b.fragment(op.memory, op.type.dtype, tiled, op.span)
@@ -141,19 +140,18 @@ def buffer_order(b: Builder, op: ops.ReadOp) -> list[str]:
     return axes
 
 
-def block_start(b: Builder, axis: str):
+def block_start(b: Builder, axis: str) -> Expr:
+    """The coordinate of the block's first element along an axis."""
     plan = b.plan.axes[axis]
     if axis in b.blocks and plan.block_tile is not None:
         return b.blocks[axis] * plan.block_tile
-    return 0
+    return Expr.of(0)
 
 
-def allocated(b: Builder, memory: ops.Memory):
+def allocated(b: Builder, memory: ops.Memory) -> Shared:
     """The shared buffer behind a memory that the program allocates."""
     found = next((s for s in b.shared if s.name == memory.name), None)
     if found is None:
-        from tilewright.kernel.ops import Shared
-
         found = Shared(
             memory.name, memory.type.dtype, shared_memory_axes(b, memory), span=memory.span
         )
@@ -271,9 +269,3 @@ def is_zero_outside(b: Builder, number: int) -> bool:
             return kept and is_zero_outside(b, op.value)
         case _:
             return False
-
-
-__all__ = [
-    "allocated", "anchored", "apply_op", "block_start", "buffer_order", "demand", "expression",
-    "is_zero_outside", "layout_of", "loops_of", "masked",
-]  # fmt: skip

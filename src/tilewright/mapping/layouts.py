@@ -27,7 +27,8 @@ class Tiled:
         for axis in layout.axes:
             if axis not in axes:
                 layout = layout.drop(axis)
-        return Tiled(make_layout(dict(layout.shape), layout.digits), sum(d.axis in axes for d in tail))
+        kept = make_layout(dict(layout.shape), layout.digits)
+        return Tiled(kept, sum(d.axis in axes for d in tail))
 
 
 def make_layout(shape: Mapping[str, int], digits: Sequence[LayoutDigit]) -> Layout:
@@ -103,7 +104,7 @@ def blocked(plan: Plan, axes: Sequence[str], vector: int, *, flat: bool = False)
     """
     shape = {a: plan.axes[a].tile for a in axes}
     left = dict(shape)
-    reach = {a: 1 for a in axes}
+    reach = dict.fromkeys(axes, 1)
     lanes: list[LayoutDigit] = []
     registers: list[LayoutDigit] = []
     warps = [] if flat else warp_digits(plan, shape, axes)
