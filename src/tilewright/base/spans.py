@@ -55,11 +55,14 @@ def here() -> Span | None:
     return user_span(inspect.currentframe())
 
 
-def user_span(frame: FrameType | None) -> Span | None:
-    """The span of the innermost frame, from `frame` outwards, that is not tilewright's own."""
+def user_span(frame: FrameType | None, *, outwards: bool = True) -> Span | None:
+    """The span of the innermost frame, from `frame` outwards, that is not tilewright's own.
+
+    Without `outwards`, only `frame` itself is looked at.
+    """
     while frame is not None:
         # By module, not by file: the methods that dataclasses generate have no file.
         if str(frame.f_globals.get("__name__")).partition(".")[0] != _PACKAGE:
             return frame_span(frame)
-        frame = frame.f_back
+        frame = frame.f_back if outwards else None
     return None

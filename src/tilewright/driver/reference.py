@@ -35,6 +35,14 @@ class _Named:
     axes: tuple[str, ...]
     data: Array
 
+    def window(self, starts: Mapping[str, int], sizes: Mapping[str, int]) -> _Named:
+        """The open loops' tiles of a value that was made outside of them."""
+        cut = tuple(
+            slice(None) if n == sizes[a] else slice(starts.get(a, 0), starts.get(a, 0) + sizes[a])
+            for a, n in zip(self.axes, self.data.shape, strict=True)
+        )
+        return _Named(self.axes, self.data[cut])
+
     def to(self, axes: Sequence[str], sizes: Mapping[str, int]) -> Array:
         """The array over these axes, spread along those that it lacks."""
         kept = [a for a in axes if a in self.axes]
@@ -54,6 +62,10 @@ class _Run:
     scalars: Mapping[str, float | int | bool]
     values: dict[int, _Named] = field(default_factory=dict[int, _Named])
     starts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def value(self, number: int) -> _Named:
+        """An operand, as the loops that are open now see it."""
+        return self.values[number].window(self.starts, self.sizes)
 
 
 def evaluate(
@@ -102,7 +114,7 @@ def _body(run: _Run, body: Sequence[Op]) -> None:
             case ops.Iterate():
                 _iterate(run, op)
             case ops.Conditional():
-                if bool(run.values[op.condition].data):
+                if bool(run.value(op.condition).data):
                     _body(run, op.body)
             case ops.Result() | ops.Param():
                 pass  # set by their loop
@@ -128,28 +140,28 @@ def _value(run: _Run, op: Op) -> Array:
             memory = run.memories[op.memory]
             return memory.data[_window(run, memory.axes)]
         case ops.CastOp() | ops.View():
-            return _cast(run.values[op.value].to(axes, sizes), op.type.dtype)
+            return _cast(run.value(op.value).to(axes, sizes), op.type.dtype)
         case ops.Reshape():
-            return run.values[op.value].data.reshape([sizes[a] for a in axes])
+            return run.value(op.value).data.reshape([sizes[a] for a in axes])
         case ops.Remap():
             return _remap(run, op)
         case ops.Elementwise():
-            return FUNCTIONS[op.name](*(run.values[a].to(axes, sizes) for a in op.args))
+            return FUNCTIONS[op.name](*(run.value(a).to(axes, sizes) for a in op.args))
         case ops.Contract():
             return _contract(run, op)
         case ops.ReduceOp():
-            value = run.values[op.value]
+            value = run.value(op.value)
             data = value.to((*axes, op.axis), sizes)
             reduced = REDUCTIONS[op.name].reduce(data, axis=-1)
             if op.init is not None:
-                reduced = REDUCTIONS[op.name](reduced, run.values[op.init].to(axes, sizes))
+                reduced = REDUCTIONS[op.name](reduced, run.value(op.init).to(axes, sizes))
             return reduced
         case _:
             raise TypeError(f"{type(op).__name__} is not a value")
 
 
 def _remap(run: _Run, op: ops.Remap) -> Array:
-    source = run.values[op.value]
+    source = run.value(op.value)
     axes = op.type.axes
     grid = np.meshgrid(*(np.arange(run.sizes[a]) for a in axes), indexing="ij", sparse=True)
     where = dict(zip(axes, grid, strict=True))
@@ -193,10 +205,10 @@ def _contract(run: _Run, op: ops.Contract) -> Array:
     def spell(names: Sequence[str]) -> str:
         return "".join(letters.setdefault(a, chr(ord("a") + len(letters))) for a in names)
 
-    lhs, rhs = run.values[op.lhs], run.values[op.rhs]
+    lhs, rhs = run.value(op.lhs), run.value(op.rhs)
     text = f"{spell(lhs.axes)},{spell(rhs.axes)}->{spell(op.type.axes)}"
     product = np.einsum(text, lhs.data, rhs.data, optimize=True)
-    return run.values[op.acc].to(op.type.axes, run.sizes) + product
+    return run.value(op.acc).to(op.type.axes, run.sizes) + product
 
 
 def _window(run: _Run, axes: Sequence[str]) -> tuple[slice, ...]:
@@ -206,18 +218,18 @@ def _window(run: _Run, axes: Sequence[str]) -> tuple[slice, ...]:
 
 def _write(run: _Run, op: ops.WriteOp) -> None:
     memory = run.memories[op.memory]
-    memory.data[_window(run, memory.axes)] = run.values[op.value].to(memory.axes, run.sizes)
+    memory.data[_window(run, memory.axes)] = run.value(op.value).to(memory.axes, run.sizes)
 
 
 def _iterate(run: _Run, op: ops.Iterate) -> None:
     whole, tile = run.sizes[op.axis], run.tiles[op.axis]
-    carried = [run.values[i] for i in op.inits]
+    carried = [run.value(i) for i in op.inits]
     for start in range(0, whole, tile):
         run.starts[op.axis], run.sizes[op.axis] = start, min(tile, whole - start)
         for param, value in zip(op.params, carried, strict=True):
             run.values[param] = value
         _body(run, op.body)
-        carried = [run.values[r] for r in op.results]
+        carried = [run.value(r) for r in op.results]
     run.sizes[op.axis] = whole
     run.starts.pop(op.axis, None)
     for result in ops.walk(run.graph.body):

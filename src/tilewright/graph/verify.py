@@ -20,6 +20,7 @@ def check_graph(graph: Graph) -> None:
                     expected=(rule.__doc__ or "").strip(),
                     mend="report this program",
                 )
+    _writes_something(graph)
     _written_once(graph)
     _written_before_read(graph)
 
@@ -71,6 +72,17 @@ RULES: dict[str, Callable[[Graph, Op], Iterator[str]]] = {
     "memory-known": _memory_known,
     "axes-covered": _axes_covered,
 }
+
+
+def _writes_something(graph: Graph) -> None:
+    writes = (op for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp))
+    if all(graph.memory(op.memory).allocated for op in writes):
+        raise CoverageError(
+            f"{graph.name} writes no tensor",
+            span=graph.span,
+            expected="a tw.write to at least one argument",
+            mend="write the result: tw.write(value, output)",
+        )
 
 
 def _written_once(graph: Graph) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tilewright.base.diagnostics import ConstraintError
-from tilewright.base.spans import Span, user_span
-from tilewright.lang.symbols import Size, evaluate, size_of
+from tilewright.base.diagnostics import ConstraintError, TilewrightError
+from tilewright.base.spans import Span, here
+from tilewright.lang.symbols import Size, axis_name, evaluate, size_of
 from tilewright.schedule import constraints as bound
-
-
-def _here() -> Span | None:
-    return user_span(sys._getframe(1))
 
 
 class MMAType(Enum):
@@ -40,7 +35,17 @@ class WorkgroupConstraint:
     axis: Size
     tile: Size | int
     dim: int
-    span: Span | None = field(default_factory=_here, compare=False)
+    span: Span | None = field(default_factory=here, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_tile(self)
+        if not _is_count(self.dim, 0):
+            raise _malformed(
+                f"the block dimension of {self.axis} is {self.dim!r}",
+                self.span,
+                "a number from 0",
+                "number the dimensions 0, 1, 2, .. as the grid has them",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,10 @@ class TilingConstraint:
 
     axis: Size
     tile: Size | int
-    span: Span | None = field(default_factory=_here, compare=False)
+    span: Span | None = field(default_factory=here, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_tile(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,10 @@ class WaveConstraint:
 
     axis: Size
     tile: Size | int
-    span: Span | None = field(default_factory=_here, compare=False)
+    span: Span | None = field(default_factory=here, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_tile(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,46 @@ class HardwareConstraint:
     waves_per_block: tuple[int, ...] | None = None
     mma_type: MMAType | str | None = None
     stages: int | None = None
-    span: Span | None = field(default_factory=_here, compare=False)
+    span: Span | None = field(default_factory=here, compare=False)
+
+    def __post_init__(self) -> None:
+        waves = self.waves_per_block
+        if waves is not None and not (
+            isinstance(waves, tuple | list)  # pyright: ignore[reportUnnecessaryIsInstance]
+            and all(_is_count(n, 1) for n in waves)
+        ):
+            raise _malformed(
+                f"waves_per_block is {waves!r}",
+                self.span,
+                "a tuple of positive numbers, one for each block dimension",
+                "for example waves_per_block=(2, 2, 1)",
+            )
+        if self.stages is not None and not _is_count(self.stages, 1):
+            raise _malformed(
+                f"stages is {self.stages!r}",
+                self.span,
+                "a positive number of pipeline stages",
+                "leave stages out to have it chosen",
+            )
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _malformed(message: str, span: Span | None, expected: str, mend: str) -> TilewrightError:
+    return ConstraintError(message, span=span, expected=expected, mend=mend)
+
+
+def _check_tile(constraint: WorkgroupConstraint | TilingConstraint | WaveConstraint) -> None:
+    axis_name(constraint.axis, constraint.span)
+    if not isinstance(constraint.tile, Size) and not _is_count(constraint.tile, 1):
+        raise _malformed(
+            f"the tile of {constraint.axis} is {constraint.tile!r}",
+            constraint.span,
+            "a positive number of elements, or an expression of symbols",
+            "give a whole number, or a symbol that the bindings set",
+        )
 
 
 Constraint = WorkgroupConstraint | TilingConstraint | WaveConstraint | HardwareConstraint
@@ -83,6 +133,7 @@ def bind(
 ) -> tuple[bound.Constraint, ...]:
     """Evaluate symbolic sizes. Two constraints of one kind on one axis are an error."""
     _refuse_doubles(constraints)
+    _refuse_shared_dimensions(constraints)
     return tuple(_bind(c, bindings) for c in constraints)
 
 
@@ -92,7 +143,7 @@ def _bind(constraint: Constraint, bindings: Mapping[str, int]) -> bound.Constrai
             mma = constraint.mma_type
             return bound.Hardware(
                 constraint.threads_per_wave,
-                constraint.waves_per_block,
+                None if constraint.waves_per_block is None else tuple(constraint.waves_per_block),
                 mma.value if isinstance(mma, MMAType) else mma,
                 constraint.stages,
                 constraint.span,
@@ -138,3 +189,18 @@ def _refuse_doubles(constraints: Sequence[Constraint]) -> None:
                 notes=(f"the first is at {first.file}:{first.line}",) if first else (),
             )
         seen[key] = constraint
+
+
+def _refuse_shared_dimensions(constraints: Sequence[Constraint]) -> None:
+    taken: dict[int, WorkgroupConstraint] = {}
+    for constraint in constraints:
+        if not isinstance(constraint, WorkgroupConstraint):
+            continue
+        first = taken.setdefault(constraint.dim, constraint)
+        if first is not constraint:
+            raise ConstraintError(
+                f"{first.axis} and {constraint.axis} both have block dimension {constraint.dim}",
+                span=constraint.span,
+                expected="a dimension of its own for each axis; there may be more than three",
+                mend=f"give {constraint.axis} another number, for example {len(taken)}",
+            )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.diagnostics import DTypeError, ShapeError, TraceError
 from tilewright.base.dtypes import DType, Kind, boolean, f32, f64, i32
 from tilewright.base.spaces import Space
-from tilewright.base.spans import Span, user_span
+from tilewright.base.spans import Span, here
 from tilewright.graph import ops
 from tilewright.graph.ops import Type
 from tilewright.lang.constraints import MMAType
-from tilewright.lang.symbols import Size
+from tilewright.lang.symbols import Size, axis_name
 from tilewright.lang.tracing import (
     MemoryProxy,
     Operand,
@@ -25,15 +24,19 @@ from tilewright.lang.tracing import (
     recorder,
     use,
 )
-
-
-def _here() -> Span | None:
-    return user_span(sys._getframe(2))
+from tilewright.lang.types import element_type
 
 
 def _memory(memory: object, span: Span | None) -> ops.Memory:
     if isinstance(memory, MemoryProxy):
-        return memory.memory
+        if memory.owner is recorder(span):
+            return memory.memory
+        raise TraceError(
+            f"{memory.memory.name} is a memory of another kernel",
+            span=span,
+            expected="a memory of the kernel that is being traced",
+            mend="pass the tensor as an argument of this kernel too",
+        )
     raise TraceError(
         f"{memory!r} is not a memory",
         span=span,
@@ -54,7 +57,7 @@ def _check_elements(elements: int | None, span: Span | None) -> None:
 
 def read(memory: MemoryProxy, *, elements_per_thread: int | None = None) -> Value:
     """Read a memory. `elements_per_thread` bounds the width of one access; derived if left out."""
-    span = _here()
+    span = here()
     source = _memory(memory, span)
     _check_elements(elements_per_thread, span)
     current = recorder(span)
@@ -71,7 +74,7 @@ def read(memory: MemoryProxy, *, elements_per_thread: int | None = None) -> Valu
 
 def write(value: Value, memory: MemoryProxy, *, elements_per_thread: int | None = None) -> None:
     """Write a value to a memory of the same axes (in any order) and element type."""
-    span = _here()
+    span = here()
     value = use(value, span, "written value")
     target = _memory(memory, span)
     _check_elements(elements_per_thread, span)
@@ -106,7 +109,7 @@ def write(value: Value, memory: MemoryProxy, *, elements_per_thread: int | None 
 
 def allocate(axes: Sequence[Size], dtype: DType, space: Space = Space.SHARED) -> MemoryProxy:
     """A buffer of shared memory that holds the block's tile of the axes."""
-    span = _here()
+    span = here()
     if space is not Space.SHARED:
         raise ShapeError(
             f"a buffer cannot be allocated in {space.value} memory",
@@ -114,7 +117,20 @@ def allocate(axes: Sequence[Size], dtype: DType, space: Space = Space.SHARED) ->
             expected="tw.SHARED",
             mend="pass a global tensor as an argument instead",
         )
-    return allocate_memory(tuple(a.name for a in axes), dtype, space, span)
+    names = _axes(axes, span)
+    return allocate_memory(names, element_type(dtype, span), space, span)
+
+
+def _axes(axes: Sequence[Size], span: Span | None) -> tuple[str, ...]:
+    names = tuple(axis_name(a, span) for a in axes)
+    if len(set(names)) != len(names):
+        raise ShapeError(
+            f"the shape {list(names)} names an axis twice",
+            span=span,
+            expected="distinct axes",
+            mend="give each axis a symbol of its own",
+        )
+    return names
 
 
 def mma(
@@ -125,7 +141,7 @@ def mma(
     Without `acc` the result has the axes of exactly one operand and starts at zero.
     `mma_type` overrides the kernel's MMA atom for this operation.
     """
-    span = _here()
+    span = here()
     lhs, rhs = use(lhs, span), use(rhs, span)
     if lhs.type.dtype != rhs.type.dtype:
         raise DTypeError(
@@ -141,6 +157,7 @@ def mma(
         acc_type = Type(tuple(one), accumulator_dtype(lhs.type.dtype))
         acc = current.record(ops.Constant(id=current.fresh(), type=acc_type, span=span, value=0))
     acc = use(acc, span)
+    _check_sum(lhs.type.dtype, acc.type.dtype, span)
     contracted = _contracted_axes(lhs.type, rhs.type, acc.type, span)
     return current.record(
         ops.Contract(
@@ -161,6 +178,23 @@ def accumulator_dtype(dtype: DType) -> DType:
     if dtype.kind is not Kind.FLOAT:
         return i32
     return f64 if dtype == f64 else f32
+
+
+def _check_sum(operand: DType, acc: DType, span: Span | None) -> None:
+    if operand == boolean:
+        raise DTypeError(
+            "mma of bool values",
+            span=span,
+            expected="operands of a number type",
+            mend="cast them first, for example tw.cast(x, tw.i8)",
+        )
+    if acc.kind is not operand.kind or acc.bits < operand.bits:
+        raise DTypeError(
+            f"mma of {operand.name} adds to an accumulator of {acc.name}",
+            span=span,
+            expected=f"an accumulator of {accumulator_dtype(operand).name}",
+            mend=f"tw.Register[.., tw.{accumulator_dtype(operand).name}](0)",
+        )
 
 
 def _contracted_axes(lhs: Type, rhs: Type, acc: Type, span: Span | None) -> tuple[str, ...]:
@@ -186,28 +220,21 @@ def _contracted_axes(lhs: Type, rhs: Type, acc: Type, span: Span | None) -> tupl
 
 def permute(value: Value, target_shape: Sequence[Size]) -> Value:
     """The same value with its axes in another order."""
-    span = _here()
+    span = here()
     return _view(value, target_shape, span, same=True)
 
 
 def broadcast(value: Value, target_shape: Sequence[Size]) -> Value:
     """The value with axes added, along which it does not change."""
-    span = _here()
+    span = here()
     return _view(value, target_shape, span, same=False)
 
 
 def reshape(value: Value, target_shape: Sequence[Size]) -> Value:
     """The same elements in row-major order under other axes, whose sizes multiply to the same."""
-    span = _here()
+    span = here()
     value = use(value, span)
-    axes = tuple(a.name for a in target_shape)
-    if len(set(axes)) != len(axes):
-        raise ShapeError(
-            f"the target shape {list(axes)} names an axis twice",
-            span=span,
-            expected="distinct axes",
-            mend="give each axis a symbol of its own",
-        )
+    axes = _axes(target_shape, span)
     current = recorder(span)
     t = Type(axes, value.type.dtype)
     return current.record(ops.Reshape(id=current.fresh(), type=t, span=span, value=value.id))
@@ -215,9 +242,9 @@ def reshape(value: Value, target_shape: Sequence[Size]) -> Value:
 
 def _view(value: Value, target: Sequence[Size], span: Span | None, *, same: bool) -> Value:
     value = use(value, span)
-    axes = tuple(a.name for a in target)
+    axes = _axes(target, span)
     missing = set(value.type.axes) - set(axes)
-    if len(set(axes)) != len(axes) or missing or (same and set(axes) != set(value.type.axes)):
+    if missing or (same and set(axes) != set(value.type.axes)):
         raise ShapeError(
             f"axes {list(value.type.axes)} cannot become {list(axes)}",
             span=span,
@@ -231,44 +258,56 @@ def _view(value: Value, target: Sequence[Size], span: Span | None, *, same: bool
 
 def cast(value: Value, dtype: DType) -> Value:
     """Convert: round to nearest even, truncate to integers, saturate to fp8."""
-    return cast_value(value, dtype, _here())
+    return cast_value(value, dtype, here())
 
 
 def self_index(axis: Size, dtype: DType = i32) -> Value:
     """The coordinate along `axis`, as a value over that axis."""
-    span = _here()
+    span = here()
     current = recorder(span)
-    return current.record(
-        ops.Index(id=current.fresh(), type=Type((axis.name,), dtype), span=span)
-    )
+    t = Type((axis_name(axis, span),), _counted(dtype, span))
+    return current.record(ops.Index(id=current.fresh(), type=t, span=span))
 
 
 def extent(axis: Size, dtype: DType = i32) -> Value:
     """The size of `axis`, as a value with no axes."""
-    span = _here()
+    span = here()
     current = recorder(span)
-    t = Type((), dtype)
-    return current.record(ops.Extent(id=current.fresh(), type=t, span=span, axis=axis.name))
+    t = Type((), _counted(dtype, span))
+    name = axis_name(axis, span)
+    return current.record(ops.Extent(id=current.fresh(), type=t, span=span, axis=name))
+
+
+def _counted(dtype: DType, span: Span | None) -> DType:
+    """An element type that holds coordinates."""
+    if element_type(dtype, span) == boolean:
+        raise DTypeError(
+            "a coordinate is asked for as a bool",
+            span=span,
+            expected="an integer or float type",
+            mend="leave the type out, and compare the coordinate",
+        )
+    return dtype
 
 
 def select(condition: Value, if_true: Operand, if_false: Operand) -> Value:
     """`if_true` where the condition holds, else `if_false`, element by element."""
-    return elementwise("select", (condition, if_true, if_false), _here())
+    return elementwise("select", (condition, if_true, if_false), here())
 
 
 def maximum(left: Operand, right: Operand) -> Value:
     """The larger of two values; NaN where either is NaN."""
-    return elementwise("max", (left, right), _here())
+    return elementwise("max", (left, right), here())
 
 
 def minimum(left: Operand, right: Operand) -> Value:
     """The smaller of two values; NaN where either is NaN."""
-    return elementwise("min", (left, right), _here())
+    return elementwise("min", (left, right), here())
 
 
 def _unary(name: str, doc: str) -> Callable[[Value], Value]:
     def apply(value: Value) -> Value:
-        return elementwise(name, (value,), _here())
+        return elementwise(name, (value,), here())
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = doc
@@ -292,18 +331,20 @@ round = _unary("round", "The nearest whole number, halves to even.")
 abs = _unary("abs", "The absolute value.")
 
 
-def _reduction(name: str, doc: str) -> Callable[..., Value]:
-    def reduce(value: Value, init: Value | None = None, *, dim: Size) -> Value:
-        return _reduce(name, value, init, dim, _here())
+def _reduction(name: str, doc: str, public: str = "") -> Callable[..., Value]:
+    public = public or name
 
-    reduce.__name__ = reduce.__qualname__ = name
+    def reduce(value: Value, init: Value | None = None, *, dim: Size) -> Value:
+        return _reduce(name, value, init, dim, here())
+
+    reduce.__name__ = reduce.__qualname__ = public
     reduce.__doc__ = doc
     return reduce
 
 
 def _reduce(name: str, value: Value, init: Value | None, dim: Size, span: Span | None) -> Value:
     value = use(value, span)
-    axis = dim.name
+    axis = axis_name(dim, span)
     if axis not in value.type.axes:
         raise ShapeError(
             f"a value over {list(value.type.axes)} is reduced along {axis}",
@@ -342,10 +383,10 @@ def _reduce(name: str, value: Value, init: Value | None, dim: Size, span: Span |
     )
 
 
-sum = _reduction("add", "The sum along an axis, added to `init` if given.")
+sum = _reduction("add", "The sum along an axis, added to `init` if given.", "sum")
 max = _reduction("max", "The largest element along an axis (and of `init`); NaN spreads.")
 min = _reduction("min", "The smallest element along an axis (and of `init`); NaN spreads.")
-prod = _reduction("mul", "The product along an axis, times `init` if given.")
+prod = _reduction("mul", "The product along an axis, times `init` if given.", "prod")
 
 
 def iterate(axis: Size, init_args: Sequence[Value] = ()) -> Callable[[Callable[..., Any]], Any]:
@@ -354,11 +395,12 @@ def iterate(axis: Size, init_args: Sequence[Value] = ()) -> Callable[[Callable[.
     The body takes the carried values and returns their new ones. The decorated name becomes
     the final value (a tuple of several), or None where nothing is carried.
     """
-    span = _here()
+    span = here()
+    name = axis_name(axis, span)
     inits = [use(v, span, "init_args entry") for v in init_args]
 
     def run(body: Callable[..., Any]) -> Any:
-        results = iterate_body(axis.name, inits, body, span)
+        results = iterate_body(name, inits, body, span)
         if len(results) == 1:
             return results[0]
         return results or None
@@ -368,7 +410,7 @@ def iterate(axis: Size, init_args: Sequence[Value] = ()) -> Callable[[Callable[.
 
 def conditional(condition: Value) -> Callable[[Callable[[], None]], None]:
     """Decorate a part that runs only where the condition, a bool with no axes, holds."""
-    span = _here()
+    span = here()
     condition = use(condition, span, "condition")
     if condition.type.axes or condition.type.dtype != boolean:
         raise ShapeError(

@@ -6,13 +6,14 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
 from tilewright.base.diagnostics import TraceError, UndefinedSymbolError
 from tilewright.base.dtypes import DType
 from tilewright.base.spaces import Space
-from tilewright.base.spans import Span
+from tilewright.base.spans import Span, user_span
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Type
 from tilewright.lang.constraints import Constraint, HardwareConstraint
@@ -62,6 +63,13 @@ def program(
             mend="define the name beside the kernel, or drop `from __future__ import annotations`",
         ) from cause
     for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TraceError(
+                f"the argument {parameter} stands for any number of arguments",
+                span=span,
+                expected="one parameter for each tensor and scalar",
+                mend="name the arguments one by one",
+            )
         annotation = parameter.annotation
         if not isinstance(annotation, MemoryType | DType):
             raise TraceError(
@@ -102,8 +110,16 @@ def trace_program(
                 proxies.append(recorder.record(op))
             else:
                 memories.append(_memory(name, kind, bindings, spaces))
-                proxies.append(MemoryProxy(memories[-1]))
-        source.function(*proxies)
+                proxies.append(MemoryProxy(recorder, memories[-1]))
+        try:
+            source.function(*proxies)
+        except TypeError as cause:
+            raise TraceError(
+                f"the program fails while it is traced: {cause}",
+                span=_raised_at(cause) or source.span,
+                expected="tile operations on values, and Python on everything else",
+                mend="see the cause above",
+            ) from cause
     memories += recorder.memories
     body = tuple(recorder.bodies[0])
     return Graph(
@@ -114,6 +130,13 @@ def trace_program(
         body=body,
         span=source.span,
     )
+
+
+def _raised_at(error: Exception) -> Span | None:
+    """The innermost line outside tilewright that an exception passed."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    spans = (user_span(frame, outwards=False) for frame in reversed(frames))
+    return next((span for span in spans if span is not None), None)
 
 
 def _memory(
@@ -179,4 +202,4 @@ def tile_symbols(constraints: Sequence[Constraint]) -> frozenset[str]:
 
 def caller_scope(depth: int) -> Mapping[str, Any]:
     """The local names of the caller `depth` frames out, for annotations kept as text."""
-    return dict(sys._getframe(depth + 1).f_locals)
+    return dict(sys._getframe(depth + 1).f_locals)  # pyright: ignore[reportPrivateUsage]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.base.diagnostics import UndefinedSymbolError
+from tilewright.base.diagnostics import ConstraintError, ShapeError, UndefinedSymbolError
 from tilewright.base.spans import Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Size:
     """An integer expression of symbols: a name, a number, or an operation on two sizes."""
 
-    op: str  # "symbol", "number", or one of + - * // ceildiv
+    op: str  # "symbol", "number", or one of + - * // and / (exact)
     value: str | int = 0
     args: tuple[Size, ...] = ()
 
@@ -31,7 +31,7 @@ class Size:
 
     def __truediv__(self, other: Size | int) -> Size:
         """Wave writes ``BLOCK_M / 2`` for a wave's share: an exact division."""
-        return _binary("//", self, other)
+        return _binary("/", self, other)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -50,10 +50,12 @@ class Size:
         left, right = self.args
         return f"({left} {self.op} {right})"
 
+    __repr__ = __str__
+
     def symbols(self) -> frozenset[str]:
         if self.op == "symbol":
             return frozenset({str(self.value)})
-        return frozenset().union(*(a.symbols() for a in self.args))
+        return frozenset[str]().union(*(a.symbols() for a in self.args))
 
 
 def _binary(op: str, left: Size, right: Size | int) -> Size:
@@ -64,8 +66,23 @@ def size_of(value: Size | int) -> Size:
     return value if isinstance(value, Size) else Size("number", value)
 
 
+def axis_name(axis: object, span: Span | None) -> str:
+    """The name of an axis; ShapeError where `axis` is not a symbol."""
+    if isinstance(axis, Size) and axis.op == "symbol":
+        return str(axis.value)
+    raise ShapeError(
+        f"{axis!r} is not an axis",
+        span=span,
+        expected="a symbol, for example tw.sym.M",
+        mend="name the axis with a symbol, and bind its size when compiling",
+    )
+
+
 def evaluate(size: Size, bindings: Mapping[str, int], span: Span | None) -> int:
-    """The number that `size` stands for; UndefinedSymbolError where a symbol is not bound."""
+    """The number that `size` stands for.
+
+    UndefinedSymbolError where a symbol is not bound, ConstraintError where ``/`` is not exact.
+    """
     match size.op:
         case "number":
             return int(size.value)
@@ -74,13 +91,20 @@ def evaluate(size: Size, bindings: Mapping[str, int], span: Span | None) -> int:
                 raise UndefinedSymbolError(
                     f"the symbol {size.value} has no value",
                     span=span,
-                    expected="a number for every symbol that sets a tile size",
+                    expected="a number for every symbol that sets a tile size or a stride",
                     mend=f"bind it: compile(bindings={{{size.value}: 128}}) or "
                     f"@tw.kernel(..., bindings={{{size.value}: 128}})",
                 )
             return bindings[str(size.value)]
         case _:
             left, right = (evaluate(a, bindings, span) for a in size.args)
+            if size.op in ("/", "//") and (not right or (size.op == "/" and left % right)):
+                raise ConstraintError(
+                    f"{size} is {left} {size.op} {right}, which is not whole",
+                    span=span,
+                    expected="a division without a remainder" if right else "a divisor but zero",
+                    mend="bind sizes that divide, or round down with //",
+                )
             return {"+": left + right, "-": left - right, "*": left * right}.get(
                 size.op, left // right if right else 0
             )

@@ -6,20 +6,22 @@ in progress is found in a context variable. Nothing outside `lang` reads it.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from numbers import Integral, Real
+from typing import Any, TypeVar, cast
 
 from tilewright.base.diagnostics import DTypeError, ShapeError, TraceError
-from tilewright.base.dtypes import DType, Kind, boolean
+from tilewright.base.dtypes import DType, Kind, boolean, f32, i32
 from tilewright.base.spaces import Space
-from tilewright.base.spans import Span, user_span
+from tilewright.base.spans import Span, here
 from tilewright.graph import ops
 from tilewright.graph.ops import Type
-from tilewright.kernel.values import OPERATIONS
-from tilewright.lang.types import RegisterType
+from tilewright.kernel.values import INFIX, OPERATIONS
+from tilewright.lang.opaque import OpaqueMemory, OpaqueValue
+from tilewright.lang.types import RegisterType, element_type
 
 Number = float | int | bool
 OpT = TypeVar("OpT", bound=ops.Op)
@@ -32,6 +34,7 @@ class Recorder:
         self.bodies: list[list[ops.Op]] = [[]]
         self.regions: list[int] = [0]
         self.memories: list[ops.Memory] = []
+        self.iterated: list[str] = []  # the axes of the open loops
         self._next = 0
         self._regions = 0
 
@@ -44,7 +47,7 @@ class Recorder:
         return Value(self, op.id, op.type, self.regions[-1], op.span)
 
     @contextmanager
-    def body(self) -> Iterator[list[ops.Op]]:
+    def body(self) -> Generator[list[ops.Op]]:
         """Record into a new body until the block ends."""
         self._regions += 1
         self.bodies.append([])
@@ -60,7 +63,7 @@ _current: ContextVar[Recorder | None] = ContextVar("tilewright_trace", default=N
 
 
 @contextmanager
-def trace(recorder: Recorder) -> Iterator[None]:
+def trace(recorder: Recorder) -> Generator[None]:
     token = _current.set(recorder)
     try:
         yield
@@ -81,25 +84,28 @@ def recorder(span: Span | None) -> Recorder:
     return found
 
 
-class MemoryProxy:
+class MemoryProxy(OpaqueMemory):
     """A tensor argument or an allocated buffer, as the body sees it."""
 
-    def __init__(self, memory: ops.Memory) -> None:
+    __slots__ = ("memory", "owner")
+
+    def __init__(self, owner: Recorder, memory: ops.Memory) -> None:
+        self.owner = owner
         self.memory = memory
 
     def __repr__(self) -> str:
         return f"memory {self.memory.name}: {self.memory.type}"
 
 
-class Value:
+class Value(OpaqueValue):
     """A value of the program, as the body sees it. Operators record elementwise operations."""
 
-    __slots__ = ("_recorder", "id", "region", "span", "type")
+    __slots__ = ("id", "owner", "region", "span", "type")
 
     def __init__(
         self, owner: Recorder, number: int, type_: Type, region: int, span: Span | None
     ) -> None:
-        self._recorder = owner
+        self.owner = owner
         self.id = number
         self.type = type_
         self.region = region
@@ -107,14 +113,6 @@ class Value:
 
     def __repr__(self) -> str:
         return f"value {self.type}"
-
-    def __bool__(self) -> bool:
-        raise TraceError(
-            "the truth of a value is not known while tracing",
-            span=user_span(sys._getframe(1)),
-            expected="tw.select for a choice per element, tw.conditional for a guarded part",
-            mend="replace the Python `if`, `and`, `or` or `not` on a value",
-        )
 
     def __add__(self, other: Operand) -> Value:
         return elementwise("add", (self, other))
@@ -143,20 +141,44 @@ class Value:
     def __floordiv__(self, other: Operand) -> Value:
         return elementwise("floordiv", (self, other))
 
+    def __rfloordiv__(self, other: Operand) -> Value:
+        return elementwise("floordiv", (other, self))
+
     def __mod__(self, other: Operand) -> Value:
         return elementwise("mod", (self, other))
+
+    def __rmod__(self, other: Operand) -> Value:
+        return elementwise("mod", (other, self))
 
     def __pow__(self, other: Operand) -> Value:
         return elementwise("pow", (self, other))
 
+    def __rpow__(self, other: Operand) -> Value:
+        return elementwise("pow", (other, self))
+
     def __and__(self, other: Operand) -> Value:
         return elementwise("and", (self, other))
+
+    def __rand__(self, other: Operand) -> Value:
+        return elementwise("and", (other, self))
 
     def __or__(self, other: Operand) -> Value:
         return elementwise("or", (self, other))
 
+    def __ror__(self, other: Operand) -> Value:
+        return elementwise("or", (other, self))
+
     def __xor__(self, other: Operand) -> Value:
         return elementwise("xor", (self, other))
+
+    def __rxor__(self, other: Operand) -> Value:
+        return elementwise("xor", (other, self))
+
+    def __lshift__(self, other: Operand) -> Value:
+        return elementwise("shl", (self, other))
+
+    def __rshift__(self, other: Operand) -> Value:
+        return elementwise("shr", (self, other))
 
     def __neg__(self) -> Value:
         return elementwise("neg", (self,))
@@ -189,7 +211,7 @@ class Value:
 
     def to(self, dtype: DType) -> Value:
         """The value cast to `dtype`."""
-        return cast_value(self, dtype, user_span(sys._getframe(1)))
+        return cast_value(self, dtype, here())
 
 
 Operand = Value | Number
@@ -198,7 +220,7 @@ Operand = Value | Number
 def use(value: object, span: Span | None, what: str = "operand") -> Value:
     """Check that an operand is a value whose body is still open."""
     if not isinstance(value, Value):
-        hint = "read it first with tw.read" if isinstance(value, MemoryProxy) else ""
+        hint = "read it first: tw.read(x)" if isinstance(value, MemoryProxy) else ""
         raise TraceError(
             f"the {what} is {value!r}",
             span=span,
@@ -206,6 +228,13 @@ def use(value: object, span: Span | None, what: str = "operand") -> Value:
             mend=hint or "pass a value of this kernel",
         )
     current = recorder(span)
+    if value.owner is not current:
+        raise TraceError(
+            f"the {what} was made by another kernel",
+            span=span,
+            expected="a value of the kernel that is being traced",
+            mend="compute it in this kernel, or pass it through a tensor",
+        )
     if value.region not in current.regions:
         raise TraceError(
             "a value is used outside the loop or condition that made it",
@@ -220,13 +249,53 @@ def constant(type_: RegisterType, value: Number, span: Span | None) -> Value:
     """A value whose every element is `value`."""
     current = recorder(span)
     t = Type(type_.axes, type_.dtype)
-    return current.record(ops.Constant(id=current.fresh(), type=t, span=span, value=value))
+    number = _fitting(value, type_.dtype, span)
+    return current.record(ops.Constant(id=current.fresh(), type=t, span=span, value=number))
 
 
 def scalar_constant(value: Number, dtype: DType, span: Span | None) -> Value:
-    current = recorder(span)
-    t = Type((), dtype)
-    return current.record(ops.Constant(id=current.fresh(), type=t, span=span, value=value))
+    return constant(RegisterType((), dtype, span), value, span)
+
+
+def _number(value: object) -> Number | None:
+    """The plain Python number behind a number of any library; None for what is none."""
+    match value:
+        case bool():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value)
+        case _:
+            return None
+
+
+def _fitting(value: object, dtype: DType, span: Span | None) -> Number:
+    """A number that the element type has; DTypeError for a fraction as an integer and the like."""
+    number = _number(value)
+    reach = 1 << (dtype.bits - 1)
+    match dtype.kind:
+        case Kind.BOOL:
+            fits = isinstance(number, bool)
+        case Kind.INT:
+            fits = type(number) is int and -reach <= number < reach
+        case Kind.FLOAT:
+            fits = number is not None and not isinstance(number, bool)
+    if number is None or not fits:
+        raise DTypeError(
+            f"{value!r} is not a number of {dtype.name}",
+            span=span,
+            expected=_RANGES[dtype.kind].format(-reach, reach - 1),
+            mend="write another number, or cast the value that it meets",
+        )
+    return number
+
+
+_RANGES = {
+    Kind.BOOL: "True or False",
+    Kind.INT: "a whole number from {} to {}",
+    Kind.FLOAT: "a Python number",
+}
 
 
 def join_axes(values: Sequence[Value]) -> tuple[str, ...]:
@@ -240,37 +309,38 @@ def join_axes(values: Sequence[Value]) -> tuple[str, ...]:
 
 def elementwise(name: str, args: Sequence[Operand], span: Span | None = None) -> Value:
     """Record an elementwise operation. Python numbers take the other operands' element type."""
-    span = span or user_span(sys._getframe(1))
-    given = [a for a in args if isinstance(a, Value)]
-    row = OPERATIONS[name]
-    typed = given[1:] if name == "select" and isinstance(args[0], Value) else given
-    dtype = typed[0].type.dtype if typed else _default_dtype(args[-1])
-    values = [
-        use(a, span) if not isinstance(a, Number) else scalar_constant(a, dtype, span) for a in args
-    ]
-    data = values[1:] if name == "select" else values
-    for value in data:
+    span = span or here()
+    row, shown = OPERATIONS[name], INFIX.get(name, name)
+    data = args[1:] if name == "select" else args
+    typed = [a for a in data if isinstance(a, Value)]
+    dtype = typed[0].type.dtype if typed else _default_dtype(data)
+    values = [_operand(a, dtype, span) for a in data]
+    for value in values:
         if value.type.dtype != dtype:
             raise DTypeError(
-                f"`{name}` of {dtype.name} and {value.type.dtype.name}",
+                f"`{shown}` of {dtype.name} and {value.type.dtype.name}",
                 span=span,
                 expected="operands of one element type",
                 mend=f"cast one of them, for example tw.cast(x, tw.{dtype.name})",
             )
-    if name == "select" and values[0].type.dtype != boolean:
+    if name == "select":
+        values.insert(0, _operand(args[0], boolean, span))
+        if values[0].type.dtype != boolean:
+            raise DTypeError(
+                f"the condition of select is {values[0].type.dtype.name}",
+                span=span,
+                expected="a bool condition, as comparisons give",
+                mend="compare the value with something",
+            )
+    counts = name in _ARITHMETIC and dtype.kind is Kind.BOOL
+    if counts or not (row.c if dtype.kind is Kind.FLOAT else row.c_int):
         raise DTypeError(
-            f"the condition of select is {values[0].type.dtype.name}",
+            f"`{shown}` is not defined on {dtype.name}",
             span=span,
-            expected="a bool condition, as comparisons give",
-            mend="compare the value with something",
-        )
-    if not (row.c if dtype.kind is Kind.FLOAT else row.c_int):
-        raise DTypeError(
-            f"`{name}` is not defined on {dtype.name}",
-            span=span,
-            expected="a float type" if row.c else "an integer or bool type",
+            expected=("an integer or float type" if counts
+                      else "a float type" if row.c else "an integer or bool type"),
             mend="cast the operand first",
-        )
+        )  # fmt: skip
     result = boolean if row.gives_bool else dtype
     current = recorder(span)
     return current.record(
@@ -284,17 +354,31 @@ def elementwise(name: str, args: Sequence[Operand], span: Span | None = None) ->
     )
 
 
-def _default_dtype(value: object) -> DType:
-    from tilewright.base.dtypes import f32, i32
+# Operations that count: bools are no numbers until they are cast.
+_ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "neg", "abs", "shl", "shr")
 
-    if isinstance(value, bool):
-        return boolean
-    return i32 if isinstance(value, int) else f32
+
+def _operand(value: object, dtype: DType, span: Span | None) -> Value:
+    return use(value, span) if _number(value) is None else scalar_constant(value, dtype, span)  # type: ignore[arg-type]
+
+
+def _default_dtype(numbers: Sequence[object]) -> DType:
+    if any(isinstance(n, float) for n in numbers):
+        return f32
+    return boolean if all(isinstance(n, bool) for n in numbers) else i32
 
 
 def cast_value(value: Value, dtype: DType, span: Span | None) -> Value:
     current = recorder(span)
     value = use(value, span)
+    dtype = element_type(dtype, span)
+    if dtype == boolean and value.type.dtype != boolean:
+        raise DTypeError(
+            f"a value of {value.type.dtype.name} is cast to bool",
+            span=span,
+            expected="a comparison",
+            mend="write value != 0",
+        )
     t = Type(value.type.axes, dtype)
     return current.record(ops.CastOp(id=current.fresh(), type=t, span=span, value=value.id))
 
@@ -304,7 +388,9 @@ def iterate_body(
 ) -> tuple[Value, ...]:
     """Record a loop over the tiles of `axis` that carries `inits`."""
     current = recorder(span)
+    _check_loop(current, axis, inits, body, span)
     number = current.fresh()
+    current.iterated.append(axis)
     with current.body() as recorded:
         params = [
             current.record(ops.Param(id=current.fresh(), type=v.type, span=v.span, position=i))
@@ -313,6 +399,7 @@ def iterate_body(
         returned = body(*params)
         results = _as_values(returned, inits, span)
         done = tuple(recorded)
+    current.iterated.pop()
     current.record(
         ops.Iterate(
             id=number,
@@ -333,11 +420,43 @@ def iterate_body(
     )
 
 
+def _check_loop(
+    current: Recorder, axis: str, inits: Sequence[Value], body: Callable[..., Any],
+    span: Span | None,
+) -> None:  # fmt: skip
+    """Refuse what a loop over the tiles of `axis` cannot mean."""
+    if axis in current.iterated:
+        raise TraceError(
+            f"a loop over {axis} inside a loop over {axis}",
+            span=span,
+            expected="nested loops over different axes",
+            mend="let one loop do the work of both",
+        )
+    for init in inits:
+        if axis in init.type.axes:
+            raise ShapeError(
+                f"the loop over {axis} carries {init.type}, which has that axis",
+                span=span,
+                expected=f"carried values without {axis}: a step sees one tile of it only",
+                mend=f"reduce the value along {axis} in the body, or write it there",
+            )
+    try:
+        inspect.signature(body).bind(*inits)
+    except TypeError as cause:
+        raise TraceError(
+            f"the body of iterate cannot take {len(inits)} carried values: {cause}",
+            span=span,
+            expected="one parameter for each entry of init_args",
+            mend="give the body a parameter per carried value, in order",
+        ) from cause
+
+
 def _as_values(returned: object, inits: Sequence[Value], span: Span | None) -> list[Value]:
     if returned is None:
         items: list[object] = []
     else:
-        items = list(returned) if isinstance(returned, tuple | list) else [returned]
+        several = isinstance(returned, tuple | list)
+        items = [*cast("Sequence[object]", returned)] if several else [returned]
     if len(items) != len(inits):
         raise TraceError(
             f"the body of iterate returns {len(items)} values for {len(inits)} init_args",
@@ -367,4 +486,4 @@ def allocate_memory(
     name = next(n for i in range(len(taken) + 1) if (n := f"buffer{i}") not in taken)
     memory = ops.Memory(name, Type(axes, dtype), space, None, allocated=True, span=span)
     current.memories.append(memory)
-    return MemoryProxy(memory)
+    return MemoryProxy(current, memory)

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tilewright.base.diagnostics import DTypeError, ShapeError
 from tilewright.base.dtypes import DType
 from tilewright.base.spaces import Space
-from tilewright.base.spans import Span, user_span
-from tilewright.lang.symbols import Size
+from tilewright.base.spans import Span, here
+from tilewright.lang.symbols import Size, axis_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class MemoryType:
         if len(strides) != len(self.axes):
             raise ShapeError(
                 f"{len(strides)} strides for {len(self.axes)} axes",
-                span=user_span(sys._getframe(1)),
+                span=here(),
                 expected=f"one stride for each of {', '.join(self.axes)}",
                 mend="give as many strides as the memory has axes",
             )
@@ -48,37 +47,32 @@ class RegisterType:
     def __call__(self, value: float | int | bool) -> Any:
         from tilewright.lang.tracing import constant  # the tracer knows values, not types
 
-        return constant(self, value, user_span(sys._getframe(1)))
+        return constant(self, value, here())
 
 
 def _axes(items: Sequence[object], span: Span | None) -> tuple[str, ...]:
     names: list[str] = []
     for item in items:
-        if not isinstance(item, Size) or item.op != "symbol":
+        name = axis_name(item, span)
+        if name in names:
             raise ShapeError(
-                f"{item!r} is not an axis",
-                span=span,
-                expected="a symbol for each axis, for example tw.sym.M",
-                mend="name the axis with a symbol and bind its size when compiling",
-            )
-        if str(item.value) in names:
-            raise ShapeError(
-                f"the axis {item.value} occurs twice",
+                f"the axis {name} occurs twice",
                 span=span,
                 expected="each axis of a tensor named once",
                 mend="give the second one a symbol of its own",
             )
-        names.append(str(item.value))
+        names.append(name)
     return tuple(names)
 
 
-def _dtype(item: object, span: Span | None) -> DType:
+def element_type(item: object, span: Span | None) -> DType:
+    """The element type itself; DTypeError where `item` is none."""
     if not isinstance(item, DType):
         raise DTypeError(
             f"{item!r} is not an element type",
             span=span,
-            expected="an element type such as tw.f16 last",
-            mend="write Memory[axes.., space, dtype] or Register[axes.., dtype]",
+            expected="an element type of tilewright, for example tw.f16",
+            mend="in Memory[axes.., space, dtype] and Register[axes.., dtype] it comes last",
         )
     return item
 
@@ -87,7 +81,7 @@ class Memory:
     """``Memory[M, K, GLOBAL, f16]``: axes, memory space, element type."""
 
     def __class_getitem__(cls, items: tuple[object, ...]) -> MemoryType:
-        span = user_span(sys._getframe(1))
+        span = here()
         if not isinstance(items, tuple) or len(items) < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ShapeError(
                 "a memory type needs a space and an element type",
@@ -103,13 +97,13 @@ class Memory:
                 expected="tw.GLOBAL, tw.SHARED or a symbol that the bindings set to one of them",
                 mend="put the space before the element type",
             )
-        return MemoryType(_axes(axes, span), space, _dtype(dtype, span), None, span)
+        return MemoryType(_axes(axes, span), space, element_type(dtype, span), None, span)
 
 
 class Register:
     """``Register[M, N, f32]``: axes and element type of a value held in registers."""
 
     def __class_getitem__(cls, items: object) -> RegisterType:
-        span = user_span(sys._getframe(1))
-        parts = list(items) if isinstance(items, tuple) else [items]
-        return RegisterType(_axes(parts[:-1], span), _dtype(parts[-1], span), span)
+        span = here()
+        parts = [*cast("tuple[object, ...]", items)] if isinstance(items, tuple) else [items]
+        return RegisterType(_axes(parts[:-1], span), element_type(parts[-1], span), span)

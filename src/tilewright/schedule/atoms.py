@@ -42,8 +42,16 @@ def _choose(
 ) -> MmaAtom | None:  # fmt: skip
     operand, result = _types(graph, op)
     lhs, rhs = graph.by_id[op.lhs].type.axes, graph.by_id[op.rhs].type.axes
-    if asked is None and (set(lhs) <= set(rhs) or set(rhs) <= set(lhs)):
-        return None  # a vector has no rows to give to an instruction
+    vector = next((v for v, other in ((lhs, rhs), (rhs, lhs)) if set(v) <= set(other)), None)
+    if vector is not None:  # it has no rows to give to an instruction
+        if asked is None or op.atom is None:
+            return None
+        raise AtomError(
+            f"{asked} multiplies matrices, and an operand over {', '.join(vector)} is a vector",
+            span=op.span,
+            expected="in each operand an axis that the other lacks",
+            mend="leave mma_type out: the product is computed without an instruction",
+        )
     fitting = [a for a in target.mma_atoms if _fits(a, operand, result)]
     if asked is None:
         # Single precision atoms round their operands (tf32): only on request.

@@ -13,6 +13,7 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.poly.expr import Expr
 from tilewright.schedule.atoms import plan_contracts
+from tilewright.schedule.blocks import refuse_block_reductions
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan, Staging
 from tilewright.target.model import Target
@@ -43,6 +44,7 @@ def make_plan(
     """Choose digits and places. `multiples` states what symbolic extents are multiples of."""
     given = _sort(constraints, graph)
     _check_warp_size(given.hardware, target)
+    refuse_block_reductions(graph, given.workgroups)
     contracts = plan_contracts(graph, given.hardware, target, _shares(given))
     order = contiguity_order(graph)
     grains = _grains(contracts, target)
@@ -160,8 +162,9 @@ def _warps_per_axis(
         whole = workgroup.tile if workgroup and workgroup.tile else _const(graph.axes[axis])
         if whole is None or whole % wave.tile:
             raise ConstraintError(
-                f"a warp's {wave.tile} elements of {axis} do not divide the block's "
-                f"{whole if whole is not None else 'open'} elements",
+                f"{axis} is shared by warps, but how much of it a block has is not known"
+                if whole is None
+                else f"a warp's {wave.tile} elements of {axis} do not divide the block's {whole}",
                 span=wave.span,
                 expected="a wave tile that divides the workgroup tile",
                 mend=f"give {axis} a WorkgroupConstraint whose tile is a multiple of {wave.tile}",
@@ -172,7 +175,9 @@ def _warps_per_axis(
         warps = _match_waves(warps, asked, given)
     elif not warps:
         warps = _default_warps(given, grains)
-    _check_threads(prod(warps.values()), target, given.hardware.span)
+    given_at = given.hardware.span if asked else None
+    spans = (given_at, *(c.span for c in (*given.waves.values(), *given.workgroups.values())))
+    _check_threads(prod(warps.values()), target, next((s for s in spans if s), None))
     return {a: n for a, n in warps.items() if n > 1}
 
 
@@ -278,8 +283,8 @@ def _contraction_tile(
                 raise AtomError(
                     f"the tile of {size} elements of {axis} is not a multiple of {grain}",
                     span=given_one.span,
-                    expected=f"a multiple of {grain}: {' and '.join(atoms)} takes "
-                    f"{grains[axis]} of {axis}, for {warps.get(axis, 1)} warps",
+                    expected=f"a multiple of {grain}: {' and '.join(atoms) or 'a term'} takes "
+                    f"{grains[axis]} of {axis}" + _for_warps(warps.get(axis, 1)),
                     mend=f"use a tile of {-(-size // grain) * grain}",
                 )
             return size, f"{what} of {size}"
@@ -301,6 +306,10 @@ def _contraction_tile(
             tile = _power_of_two(tile)
         return tile, "nobody placed it: its whole extent is unrolled"
     return limit, f"nobody placed it: a serial loop over steps of {limit}"
+
+
+def _for_warps(count: int) -> str:
+    return f", for each of {count} warps" if count > 1 else ""
 
 
 def _free_tile(
