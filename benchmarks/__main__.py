@@ -1,0 +1,30 @@
+"""``python -m benchmarks gemm|rows``: a table of ratios, measured on the first CUDA device."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from benchmarks import gemm, rows
+from benchmarks.measure import HEADER
+
+TABLES = {"gemm": gemm.cases, "rows": rows.cases}
+
+
+def main(names: list[str]) -> int:
+    """Print the tables of these names, all of them by default."""
+    unknown = set(names) - set(TABLES)
+    if unknown:
+        print(f"no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+        return 1
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for name in names or TABLES:
+        print(f"\n{HEADER}")
+        for case in TABLES[name]():
+            print(case.row(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
