@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.base.spans import Span
@@ -64,6 +64,11 @@ class TilewrightError(Exception):
     ) -> None:
         self.diagnostic = Diagnostic(self.code, message, span, expected, mend, notes)
         super().__init__(render(self.diagnostic))
+
+    def at(self, span: Span | None) -> TilewrightError:
+        """The same error, blaming `span` where it blames no line yet."""
+        found = self.diagnostic
+        return _rebuild(type(self), found if found.span else replace(found, span=span))
 
     def __reduce__(self) -> tuple[object, ...]:
         # An exception is pickled by its arguments: those would be the rendered text alone.

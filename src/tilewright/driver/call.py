@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from tilewright.base.diagnostics import CallError, DTypeError, ShapeError
+import numpy as np
+
+from tilewright.base.diagnostics import (
+    CallError,
+    DTypeError,
+    ShapeError,
+    TilewrightError,
+    TraceError,
+)
 from tilewright.base.dtypes import DType
 from tilewright.base.spaces import Space
+from tilewright.base.spans import Span, here
+from tilewright.driver.overlaps import refuse_overlap
 from tilewright.kernel.ops import Kernel, Mode
+from tilewright.lang.literals import Number, fitting, plain_number
 from tilewright.lang.program import Program
+from tilewright.lang.tracing import MemoryProxy, Value
 from tilewright.lang.types import MemoryType
-from tilewright.runtime.arguments import Device, TensorView, view
+from tilewright.runtime.arguments import CPU, Device, TensorView, view
 
 
 @dataclass(frozen=True)
@@ -21,15 +34,13 @@ class Call:
 
     program: Program
     tensors: Mapping[str, TensorView]
-    scalars: Mapping[str, float | int | bool]
+    scalars: Mapping[str, Number]
     device: Device
 
     @property
     def key(self) -> object:
         """What a compilation may depend on."""
-        return tuple(
-            (v.shape, v.strides, min(16, v.alignment)) for v in self.tensors.values()
-        )
+        return tuple((v.shape, v.strides, min(16, v.alignment)) for v in self.tensors.values())
 
     def axis_sizes(self, bindings: Mapping[str, int | Space]) -> dict[str, int]:
         """Each axis's size from the tensors' shapes. ShapeError where two tensors disagree."""
@@ -54,27 +65,70 @@ class Call:
         return sizes
 
 
-def read_call(program: Program, arguments: Sequence[Any]) -> Call:
-    """Look at the arguments. CallError for their number, rank or devices; DTypeError for types."""
-    if len(arguments) != len(program.arguments):
-        raise CallError(
-            f"{program.name} is called with {len(arguments)} arguments",
-            span=program.span,
-            expected=f"{len(program.arguments)}: {', '.join(program.arguments)}",
-            mend="pass one argument for each parameter, in order",
-        )
+def read_call(
+    program: Program, arguments: Sequence[Any], named: Mapping[str, Any] | None = None
+) -> Call:
+    """Look at the arguments, given in order or by name.
+
+    CallError for their number, kind or devices; DTypeError for element types; ShapeError for
+    ranks and for empty tensors.
+    """
+    if named or len(arguments) != len(program.arguments):
+        arguments = _in_order(program, arguments, named or {})
     tensors: dict[str, TensorView] = {}
-    scalars: dict[str, float | int | bool] = {}
+    scalars: dict[str, Number] = {}
     for (name, kind), value in zip(program.arguments.items(), arguments, strict=True):
         if isinstance(kind, DType):
-            scalars[name] = value
+            scalars[name] = _scalar(program, name, kind, value)
         else:
             tensors[name] = _tensor(name, kind, value)
     return Call(program, tensors, scalars, _device(program, tensors))
 
 
+def _in_order(
+    program: Program, arguments: Sequence[Any], named: Mapping[str, Any]
+) -> Sequence[Any]:
+    """One argument for each parameter, defaults filled in."""
+    try:
+        bound = program.signature.bind(*arguments, **named)
+    except TypeError as cause:
+        given = len(arguments) + len(named)
+        raise CallError(
+            f"{program.name} is called with {given} argument{'s' * (given != 1)}"
+            + (f": {cause}" if named else ""),
+            span=program.span,
+            expected=f"{len(program.arguments)}: {', '.join(program.arguments)}",
+            mend="pass one argument for each parameter",
+        ) from cause
+    bound.apply_defaults()
+    return tuple(bound.arguments.values())
+
+
+def _scalar(program: Program, name: str, dtype: DType, value: object) -> Number:
+    if isinstance(value, np.generic):  # those of ml_dtypes too, which are no Python numbers
+        value = value.item()
+    if plain_number(value) is None:
+        raise CallError(
+            f"{name} is a {type(value).__name__}, not a number",
+            span=program.span,
+            expected=f"a number of {dtype.name}",
+            mend="pass a Python number",
+        )
+    return fitting(value, dtype, program.span, f"{name} = {value!r}")
+
+
 def _tensor(name: str, kind: MemoryType, value: object) -> TensorView:
-    found = view(value, name)
+    if isinstance(value, MemoryProxy | Value):
+        raise TraceError(
+            f"a kernel is called inside a kernel, with {name} = {value!r}",
+            span=here(),
+            expected="a call with tensors",
+            mend="make the called kernel a plain Python function of memories or values",
+        )
+    try:
+        found = view(value, name)
+    except TilewrightError as error:
+        raise error.at(kind.span) from None
     if found.dtype != kind.dtype:
         raise DTypeError(
             f"{name} holds {found.dtype.name}",
@@ -89,10 +143,19 @@ def _tensor(name: str, kind: MemoryType, value: object) -> TensorView:
             expected=f"{len(kind.axes)}: {', '.join(kind.axes)}",
             mend="reshape the tensor, or change the argument's type",
         )
+    if 0 in found.shape:
+        raise ShapeError(
+            f"{name} has 0 elements along {kind.axes[found.shape.index(0)]}",
+            span=kind.span,
+            expected="at least one element along each axis",
+            mend="do not call the kernel where a tensor is empty",
+        )
     return found
 
 
 def _device(program: Program, tensors: Mapping[str, TensorView]) -> Device:
+    if not tensors:
+        return CPU
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor.device != first.device:
@@ -111,10 +174,10 @@ def bind_symbols(kernel: Kernel, call: Call) -> dict[str, int]:
     values: dict[str, int] = {}
     for tensor in kernel.tensors:
         found = call.tensors[tensor.name]
-        for expr, actual, what in (
-            *((e, n, "elements along") for e, n in zip(tensor.shape, found.shape, strict=True)),
-            *((e, n, "as the stride of") for e, n in zip(tensor.strides, found.strides, strict=True)),
-        ):  # fmt: skip
+        for expr, actual in (
+            *zip(tensor.shape, found.shape, strict=True),
+            *zip(tensor.strides, found.strides, strict=True),
+        ):
             if len(expr.terms) == 1 and expr.const == 0 and expr.terms[0][1] == 1:
                 term = expr.terms[0][0]
                 if isinstance(term, str) and term not in values:
@@ -122,15 +185,26 @@ def bind_symbols(kernel: Kernel, call: Call) -> dict[str, int]:
     for tensor in kernel.tensors:
         _check_tensor(kernel, call, tensor.name, values)
     for symbol in kernel.symbols:
+        if symbol.product:
+            values[symbol.name] = prod(e.evaluate(values) for e in symbol.product)
         value = values[symbol.name]
         if value < symbol.low or value % symbol.multiple or value >= 2**31:
+            divisor = f", a multiple of {symbol.multiple}" if symbol.multiple > 1 else ""
             raise ShapeError(
                 f"{symbol.name} is {value}",
-                span=call.program.span,
-                expected=f"at least {symbol.low}, below 2**31, a multiple of {symbol.multiple}",
+                span=_user_of(symbol.name, kernel) or call.program.span,
+                expected=f"at least {symbol.low}, below 2**31{divisor}",
                 mend="compile without that assumption, or pass other shapes",
             )
     return values
+
+
+def _user_of(symbol: str, kernel: Kernel) -> Span | None:
+    """The declaration of the first tensor whose size or stride is the symbol."""
+    for tensor in kernel.tensors:
+        if any(symbol in e.variables() for e in (*tensor.shape, *tensor.strides)):
+            return tensor.span
+    return None
 
 
 def _check_tensor(kernel: Kernel, call: Call, name: str, values: Mapping[str, int]) -> None:
@@ -158,6 +232,7 @@ def _check_tensor(kernel: Kernel, call: Call, name: str, values: Mapping[str, in
                 expected=f"{expr.evaluate(values)}, for which the kernel was compiled",
                 mend=f"make the tensor contiguous, or compile with strides={{'{name}': ...}}",
             )
+    refuse_overlap(tensor, found.shape, found.strides)
     if found.alignment % tensor.align and found.alignment < tensor.align:
         raise CallError(
             f"{name} is aligned to {found.alignment} bytes",

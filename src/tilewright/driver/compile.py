@@ -8,6 +8,8 @@ from functools import cached_property
 
 from tilewright.base.spaces import Space
 from tilewright.codegen import emit
+from tilewright.driver.assumptions import check_layouts, check_sizes
+from tilewright.driver.overlaps import refuse_known_overlap
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
@@ -20,6 +22,7 @@ from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.prove import Obligation
+from tilewright.schedule.grid import GridPlan
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
 from tilewright.target.model import Target
@@ -30,7 +33,8 @@ class Specialisation:
     """What a compilation fixes. Axes that `sizes` lacks stay dynamic.
 
     `sizes` binds axes and tile sizes; `spaces` binds memory-space symbols; `strides` (elements)
-    and `alignments` (bytes) describe tensors; `multiples` states divisors of dynamic sizes.
+    and `alignments` (bytes) describe tensors; `multiples` states divisors of dynamic sizes;
+    `arrange` orders the tiles.
     """
 
     target: Target
@@ -39,6 +43,7 @@ class Specialisation:
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     multiples: Mapping[str, int] = field(default_factory=dict[str, int])
+    arrange: Callable[[GridPlan], GridPlan] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,22 @@ def compile_program(
     """Trace, plan, lower and prove. The first refuted obligation is raised as its error."""
     target, sizes = specialisation.target, specialisation.sizes
     rewrites = rewrites or Rewrites()
+    check_sizes(program, sizes)
+    check_layouts(
+        program, specialisation.strides, specialisation.alignments, specialisation.multiples
+    )
     graph = rewrites.graph(trace_program(program, sizes, specialisation.spaces))
     check_graph(graph)
     constraints = bind(program.constraints, sizes)
-    plan = rewrites.plan(make_plan(graph, constraints, target, specialisation.multiples))
+    plan = rewrites.plan(make_plan(graph, constraints, target, specialisation.multiples, specialisation.arrange))
     planned = tile_obligations(graph, plan, target)
     raise_first_refuted(planned)
     lowered = lower(
         graph, plan, target, specialisation.strides, specialisation.alignments,
         specialisation.multiples,
     )  # fmt: skip
+    for tensor in lowered.tensors:
+        refuse_known_overlap(tensor)
     check(lowered, target)
     kernel = rewrites.kernel(simplify(lowered))
     check(kernel, target)

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from math import gcd
-from typing import Any
+from typing import Any, cast
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.spaces import Space
+from tilewright.base.spans import here
+from tilewright.driver.assumptions import axis_symbols, bound_values
 from tilewright.driver.call import Call, read_call
 from tilewright.driver.compile import Compilation, Rewrites, Specialisation, compile_program
 from tilewright.driver.explain import explain
@@ -66,12 +68,12 @@ class CompiledKernel:
             self._launcher = Launcher(self.compilation)
         return self._launcher
 
-    def __call__(self, *arguments: Any) -> SimulationResult | None:
+    def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
         """Run on the tensors' device; NumPy arrays run on the target's simulator.
 
         Outputs are written in place. A simulated run returns its report.
         """
-        call = read_call(self.compilation.program, arguments)
+        call = read_call(self.compilation.program, arguments, named)
         return self.launcher.run(call)
 
 
@@ -102,7 +104,7 @@ class TileKernel:
         `strides` are in elements, `alignments` in bytes, both by argument name; `multiples`
         states what dynamic sizes are multiples of. They are checked at every call.
         """
-        values = {**self.bindings, **_names(bindings or {})}
+        values = {**self.bindings, **bound_values(bindings or {})}
         specialisation = Specialisation(
             target=target_named(target) if target else self.default_target(),
             sizes={n: v for n, v in values.items() if isinstance(v, int)},
@@ -113,9 +115,9 @@ class TileKernel:
         )
         return CompiledKernel(compile_program(self.program, specialisation, rewrites))
 
-    def __call__(self, *arguments: Any) -> SimulationResult | None:
+    def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
         """Bind sizes and strides from the arguments, compile if new, and run in place."""
-        call = read_call(self.program, arguments)
+        call = read_call(self.program, arguments, named)
         key = (call.device, call.key)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -155,10 +157,6 @@ def _fits(target: Target, hardware: HardwareConstraint) -> bool:
     return width and (name is None or target.atom(name) is not None)
 
 
-def _names(bindings: Bindings) -> dict[str, int | Space]:
-    return {str(key): value for key, value in bindings.items()}
-
-
 def kernel(
     constraints: Sequence[Constraint] = (),
     *,
@@ -170,21 +168,32 @@ def kernel(
     `bindings` gives symbols their values (sizes, tile sizes, memory spaces). Axes named in
     `dynamic` stay open when the kernel is called, so one compilation serves all their sizes.
     """
-    for constraint in constraints:
-        if not isinstance(constraint, Constraint):
-            raise CallError(
-                f"{constraint!r} is not a constraint",
-                expected="WorkgroupConstraint, TilingConstraint, WaveConstraint or "
-                "HardwareConstraint",
-                mend="pass a list of constraints to @tw.kernel",
-            )
+    _check_constraints(constraints)
     scope = caller_scope(1)
+    values = bound_values(bindings or {})
 
     def mark(function: Callable[..., None]) -> TileKernel:
-        return TileKernel(
-            program(function, constraints, scope),
-            _names(bindings or {}),
-            frozenset(str(a) for a in dynamic),
-        )
+        source = program(function, constraints, scope)
+        return TileKernel(source, values, axis_symbols(dynamic, source))
 
     return mark
+
+
+def _check_constraints(constraints: object) -> None:
+    if callable(constraints):
+        raise CallError(
+            "@tw.kernel is used without parentheses",
+            span=here(),
+            expected="@tw.kernel() or @tw.kernel([constraints])",
+            mend="write @tw.kernel()",
+        )
+    given = constraints if isinstance(constraints, list | tuple) else [constraints]
+    for constraint in cast("Sequence[object]", given):
+        if given is not constraints or not isinstance(constraint, Constraint):
+            raise CallError(
+                f"@tw.kernel is given a {type(constraint).__name__}",
+                span=here(),
+                expected="a list of WorkgroupConstraint, TilingConstraint, WaveConstraint and "
+                "HardwareConstraint",
+                mend="put the constraints in a list",
+            )

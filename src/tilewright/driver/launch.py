@@ -6,6 +6,7 @@ from tilewright.base.diagnostics import CallError
 from tilewright.codegen.sim import SimReport, simulate
 from tilewright.driver.call import Call, bind_symbols
 from tilewright.driver.compile import Compilation
+from tilewright.driver.overlaps import Footprint
 from tilewright.runtime.arguments import Device
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import (
@@ -42,7 +43,7 @@ class Launcher:
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
         self._modules: dict[int, Module] = {}
-        self._launches: dict[object, BoundLaunch] = {}
+        self._launches: dict[object, tuple[BoundLaunch, Footprint]] = {}
 
     def run(self, call: Call) -> SimulationResult | None:
         """Run on the call's device, writing outputs in place."""
@@ -50,14 +51,18 @@ class Launcher:
             kernel = self._compilation.kernel
             arguments = {n: v.array() for n, v in call.tensors.items()} | dict(call.scalars)
             symbols = bind_symbols(kernel, call)
+            views = tuple(call.tensors.values())
+            Footprint.of(kernel, views).check(views)
             return simulate(kernel, self._compilation.specialisation.target, arguments, symbols)
         key = (call.device.index, call.key, *call.scalars.values())
-        launch = self._launches.get(key)
-        if launch is None:
-            launch = self._bind(call)
-            self._launches[key] = launch
-        pointers = (v.pointer for v in call.tensors.values())
-        launch(current_stream(call.device.index), *pointers)
+        views = tuple(call.tensors.values())
+        found = self._launches.get(key)
+        if found is None:
+            found = self._bind(call), Footprint.of(self._compilation.kernel, views)
+            self._launches[key] = found
+        launch, footprint = found
+        footprint.check(views)
+        launch(current_stream(call.device.index), *(v.pointer for v in views))
         return None
 
     def _bind(self, call: Call) -> BoundLaunch:

@@ -265,4 +265,3 @@ def _reduced(op: Op) -> tuple[str, ...]:
             return (op.axis,)
         case _:
             return ()
-

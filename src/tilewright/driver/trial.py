@@ -121,4 +121,3 @@ def _device_arrays(compiled: CompiledKernel, values: Mapping[str, Any]) -> dict[
     if compiled.target.printer != "cuda":
         return None
     return to_device(values)
-

@@ -31,6 +31,7 @@ class Program:
     arguments: Mapping[str, MemoryType | DType]
     constraints: tuple[Constraint, ...]
     span: Span
+    signature: inspect.Signature
 
     @property
     def name(self) -> str:
@@ -79,7 +80,7 @@ def program(
                 mend=f"for example {name}: Memory[M, N, tw.GLOBAL, tw.f16]",
             )
         arguments[name] = annotation
-    return Program(function, arguments, tuple(constraints), span)
+    return Program(function, arguments, tuple(constraints), span, signature)
 
 
 def _definition(code: CodeType) -> Span:

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 from tilewright.base.diagnostics import DTypeError, ShapeError, TraceError
@@ -20,10 +19,10 @@ from tilewright.base.spans import Span, here
 from tilewright.graph import ops
 from tilewright.graph.ops import Type
 from tilewright.kernel.values import INFIX, OPERATIONS
+from tilewright.lang.literals import Number, fitting, plain_number
 from tilewright.lang.opaque import OpaqueMemory, OpaqueValue
 from tilewright.lang.types import RegisterType, element_type
 
-Number = float | int | bool
 OpT = TypeVar("OpT", bound=ops.Op)
 
 
@@ -249,53 +248,12 @@ def constant(type_: RegisterType, value: Number, span: Span | None) -> Value:
     """A value whose every element is `value`."""
     current = recorder(span)
     t = Type(type_.axes, type_.dtype)
-    number = _fitting(value, type_.dtype, span)
+    number = fitting(value, type_.dtype, span)
     return current.record(ops.Constant(id=current.fresh(), type=t, span=span, value=number))
 
 
 def scalar_constant(value: Number, dtype: DType, span: Span | None) -> Value:
     return constant(RegisterType((), dtype, span), value, span)
-
-
-def _number(value: object) -> Number | None:
-    """The plain Python number behind a number of any library; None for what is none."""
-    match value:
-        case bool():
-            return value
-        case Integral():
-            return int(value)
-        case Real():
-            return float(value)
-        case _:
-            return None
-
-
-def _fitting(value: object, dtype: DType, span: Span | None) -> Number:
-    """A number that the element type has; DTypeError for a fraction as an integer and the like."""
-    number = _number(value)
-    reach = 1 << (dtype.bits - 1)
-    match dtype.kind:
-        case Kind.BOOL:
-            fits = isinstance(number, bool)
-        case Kind.INT:
-            fits = type(number) is int and -reach <= number < reach
-        case Kind.FLOAT:
-            fits = number is not None and not isinstance(number, bool)
-    if number is None or not fits:
-        raise DTypeError(
-            f"{value!r} is not a number of {dtype.name}",
-            span=span,
-            expected=_RANGES[dtype.kind].format(-reach, reach - 1),
-            mend="write another number, or cast the value that it meets",
-        )
-    return number
-
-
-_RANGES = {
-    Kind.BOOL: "True or False",
-    Kind.INT: "a whole number from {} to {}",
-    Kind.FLOAT: "a Python number",
-}
 
 
 def join_axes(values: Sequence[Value]) -> tuple[str, ...]:
@@ -359,7 +317,7 @@ _ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "neg", "abs", "shl
 
 
 def _operand(value: object, dtype: DType, span: Span | None) -> Value:
-    return use(value, span) if _number(value) is None else scalar_constant(value, dtype, span)  # type: ignore[arg-type]
+    return use(value, span) if plain_number(value) is None else scalar_constant(value, dtype, span)  # type: ignore[arg-type]
 
 
 def _default_dtype(numbers: Sequence[object]) -> DType:
