@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Times are not asserted: the machine may be busy. CI tries the same examples each time, so that
+# a change is judged by itself; elsewhere new ones are searched.
+settings.register_profile("search", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "search")
 
 Golden = Callable[[str, str], None]
 
