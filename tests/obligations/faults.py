@@ -49,9 +49,7 @@ def _replace(kernel: Kernel, number: int, changed: Variant) -> Kernel:
     done: list[Statement] = []
 
     def change(s: Statement) -> Variant:
-        same = s == target or (
-            isinstance(s, Loop | If) and type(s) is type(target) and s == target
-        )
+        same = s == target or (isinstance(s, Loop | If) and type(s) is type(target) and s == target)
         if same and not done:
             done.append(s)
             return changed
@@ -99,8 +97,7 @@ def _variants(s: Statement) -> Iterator[tuple[str, Variant]]:
             if isinstance(arg, LaneXor):
                 for mask in {1, 2, 3} - {arg.mask}:
                     args = tuple(
-                        replace(a, mask=mask) if isinstance(a, LaneXor) else a
-                        for a in s.value.args
+                        replace(a, mask=mask) if isinstance(a, LaneXor) else a for a in s.value.args
                     )
                     yield f"mask {mask}", replace(s, value=replace(s.value, args=args))
 

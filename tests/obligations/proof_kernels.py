@@ -92,9 +92,7 @@ def kernel(
     )  # fmt: skip
 
 
-def rewrite(
-    k: Kernel, change: Callable[[Statement], Statement | tuple[Statement, ...]]
-) -> Kernel:
+def rewrite(k: Kernel, change: Callable[[Statement], Statement | tuple[Statement, ...]]) -> Kernel:
     """The kernel with every statement replaced by what `change` gives for it, inner first."""
 
     def bodies(body: Body) -> Body:
@@ -118,9 +116,7 @@ def copy_rows(m: str | int = "M", n: str | int = "N", vector: int = 2) -> Kernel
     column = 8 * e("no") + 4 * e("l") + vector * e("v")
     guard = (less(row, m), less(column, n))
     over = (("v", 4 // vector),)
-    symbols = tuple(
-        Symbol(s, 1, vector if s == "N" else 1) for s in (m, n) if isinstance(s, str)
-    )
+    symbols = tuple(Symbol(s, 1, vector if s == "N" else 1) for s in (m, n) if isinstance(s, str))
     return kernel(
         (
             Decode(e("block"), (("mo", e(m).ceildiv(4)), ("no", e(n).ceildiv(8)))),
@@ -220,9 +216,7 @@ def pipelined_gemm(stages: int = 3, m: str | int = "M", n: str | int = "N",
               RegRef("rb", (e("j"),)),
               (ReducedAxis("K", e(k), 4 * e("ko") + 2 * e("kk")),))  # fmt: skip
     row, column = 4 * e("mo") + 2 * e("w") + h, 4 * e("no") + 2 * e("j") + l
-    symbols = tuple(
-        Symbol(s, 1, 2 if s == k else 1) for s in (m, n, k) if isinstance(s, str)
-    )
+    symbols = tuple(Symbol(s, 1, 2 if s == k else 1) for s in (m, n, k) if isinstance(s, str))
     return kernel(
         (
             Decode(e("block"), (("mo", e(m).ceildiv(4)), ("no", e(n).ceildiv(4)))),
@@ -251,4 +245,46 @@ def pipelined_gemm(stages: int = 3, m: str | int = "M", n: str | int = "N",
                 Shared("sb", f16, (stages, 4, 4), None, 0, 32 * stages)),
         registers=(Registers("acc", f32, (2,)), Registers("ra", f16, (1,)),
                    Registers("rb", f16, (2,))),
+    )  # fmt: skip
+
+
+def warp_sums() -> Kernel:
+    """y[m, n] = sum over k of x[k, 4 m + n], for 4 columns a block: 4 warps share k.
+
+    A warp's 4 lanes are 2 of k and 2 columns; a thread has 2 columns in registers. The warps'
+    partial sums go through shared memory.
+    """
+    row = 8 * e("ko") + 2 * e("w") + e("h")
+    column = 4 * e("m") + 2 * e("l") + e("j")
+    over = (("j", 2),)
+    s, v, t = (RegRef(n, (e("j"),)) for n in "svt")
+    g = RegRef("g", (e("i"), e("j")))
+    return kernel(
+        (
+            Decode(e("block"), (("m", e("M")),)),
+            Decode(e("warp"), (("w", e(4)),)),
+            Decode(e("lane"), (("h", e(2)), ("l", e(2)))),
+            Assign(over, s, Const(0.0, f32)),
+            Loop("ko", e("K").ceildiv(8), (
+                Load(over, v, MemRef("x", (row, column)), guard=(less(row, "K"),)),
+                Reduce("add", over, (), s, Read(v, f32), (ReducedAxis("K", e("K"), row),)),
+            )),
+            Assign(over, s, Apply("add", (Read(s, f32), LaneXor(s, 2, f32)), f32)),
+            Store((), MemRef("part", (e("w"), 2 * e("l"))), RegRef("s", (e(0),)), 2,
+                  guard=(equal("h", 0),)),
+            Barrier(),
+            Load((("i", 4),), RegRef("g", (e("i"), e(0))), MemRef("part", (e("i"), 2 * e("l"))), 2),
+            Assign(over, t, Const(0.0, f32)),
+            Reduce("add", over, (("i", 4),), t, Read(g, f32)),
+            Store((), MemRef("y", (e("m"), 2 * e("l"))), RegRef("t", (e(0),)), 2,
+                  guard=(equal("w", 0), equal("h", 0))),
+        ),
+        (
+            Tensor("x", f32, (e("K"), e("M") * 4), (e("M") * 4, e(1)), Mode.IN, 16),
+            Tensor("y", f32, (e("M"), e(4)), (e(4), e(1)), Mode.OUT, 16),
+        ),
+        grid=(e("M"),), warps=4, symbols=(Symbol("M"), Symbol("K", 1, 2)),
+        shared=(Shared("part", f32, (4, 4)),),
+        registers=(Registers("v", f32, (2,)), Registers("s", f32, (2,)),
+                   Registers("g", f32, (4, 2)), Registers("t", f32, (2,))),
     )  # fmt: skip

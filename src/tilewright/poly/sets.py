@@ -18,6 +18,7 @@ import islpy as isl
 from tilewright.poly.expr import Div, Expr, Guard, Mod
 
 INT_MAX = 2**31 - 1
+_LEAST_LIMIT = 10_000
 _SET = isl.dim_type.set
 _PARAM = isl.dim_type.param
 
@@ -133,12 +134,15 @@ class System:
 class World:
     """Symbols, facts about them, and the isl context with its operation limit.
 
+    `limit` is what one obligation may use; ordinary ones need less than half of the least. Each
+    time it is passed it is halved, down to that least, so that many hard ones end soon as well.
+
     isl's parameter is the symbol divided by its `multiple`: ``(M + 127) / 128`` with M a
     multiple of 128 is affine before isl sees it.
     """
 
     def __init__(
-        self, parameters: Sequence[Parameter] = (), contracts: Guard = (), limit: int = 400_000
+        self, parameters: Sequence[Parameter] = (), contracts: Guard = (), limit: int = 20_000
     ) -> None:
         self.parameters = tuple(parameters)
         self.contracts = contracts
@@ -160,7 +164,10 @@ class World:
         try:
             yield
         except isl.Error as error:
-            raise LimitError(f"more than {self.limit} isl operations") from error
+            passed = self.limit
+            self.limit = min(passed, max(passed // 2, _LEAST_LIMIT))
+            self._context.set_max_operations(self.limit)
+            raise LimitError(f"more than {passed} isl operations") from error
 
     def _scaled(self, expr: Expr) -> Expr:
         if not self._scale or self._scale.keys().isdisjoint(expr.variables()):

@@ -23,6 +23,7 @@ from tilewright.kernel.ops import (
 )
 from tilewright.lower.obligations.registers import span_of
 from tilewright.lower.obligations.scope import Frame, Program, Site, domain
+from tilewright.lower.obligations.variation import Variation, varying
 from tilewright.poly.expr import Constraint, Expr, Guard, less
 from tilewright.poly.prove import (
     Assumed,
@@ -43,11 +44,14 @@ OTHER = "'"
 
 def barriers(program: Program) -> Iterator[Obligation]:
     """One obligation for each barrier, and each warp-wide statement under control flow."""
+    variation = varying(program.kernel)
     for site in program.sites:
         wide = isinstance(site.statement, Barrier)
         if not wide and not (_warp_wide(site.statement) and site.frame.around):
             continue
-        result = attempt(program.world, lambda s=site, w=wide: _uniform(program, s, whole_block=w))
+        result = attempt(
+            program.world, lambda s=site, w=wide: _uniform(program, s, variation, whole_block=w)
+        )
         name = "barrier" if wide else type(site.statement).__name__
         yield Obligation(Kind.BARRIER, name, result, span_of(site.statement), _note(site))
 
@@ -80,7 +84,7 @@ def _crosses_lanes(value: Value) -> bool:
             return False
 
 
-def _uniform(program: Program, site: Site, *, whole_block: bool) -> Result:
+def _uniform(program: Program, site: Site, variation: Variation, *, whole_block: bool) -> Result:
     """No two threads of the block (of the warp) disagree on a guard or a loop around it."""
     frame = site.frame
     for depth, statement in enumerate(frame.around):
@@ -94,7 +98,9 @@ def _uniform(program: Program, site: Site, *, whole_block: bool) -> Result:
                 fault = None
         if fault is not None:
             return fault
-    if frame.conditions:
+    size = program.kernel.warp_size
+    differing = -1 if whole_block else size - 1
+    if any(differing & variation.conditions[id(c)] for c in frame.conditions):
         return Assumed("the condition around the barrier is alike for every thread of the block")
     return Proved("every thread agrees on the control flow around it")
 

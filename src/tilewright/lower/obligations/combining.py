@@ -14,11 +14,17 @@ from collections.abc import Iterator, Sequence
 from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Value
 from tilewright.lower.obligations.exchange import prove_exchange, routes
 from tilewright.lower.obligations.reductions import families, resets_family, summing_loops
-from tilewright.lower.obligations.registers import registers_read, span_of
+from tilewright.lower.obligations.registers import (
+    UnboundError,
+    elements_of,
+    registers_read,
+    span_of,
+    uses,
+)
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.lower.obligations.variation import digit_bits
 from tilewright.poly.lemmas import rank
-from tilewright.poly.prove import Kind, Obligation, Proved, Refuted, Result, Witness
+from tilewright.poly.prove import Kind, Obligation, Proved, Refuted, Result, Unknown, Witness
 
 _IDEMPOTENT = ("max", "min")
 
@@ -59,25 +65,56 @@ def _combined(
     repeated = [s for s, _ in steps if any(id(x) in partial for x in s.frame.loops)]
     if repeated and op not in _IDEMPOTENT:
         return Refuted(f"lane steps add up {fragment} in each turn of a loop that goes on with it")
-    masks = [mask for _, mask in steps]
     ways = list(routes(program, names, op, sites[-1]))
-    reached = 0
-    for mask in masks:
-        reached |= mask
+    folded = 0
+    for _, mask in steps:
+        folded |= mask
     lanes = program.kernel.warp_size - 1
-    apart = frozenset(n for n, b in digits.items() if b & ~lanes or (ways and b & ~reached))
+    apart = frozenset(n for n, b in digits.items() if b & ~lanes or (ways and b & ~folded))
     inside = 0
     for name, bits in digits.items():
         inside |= 0 if name in apart else bits
-    result = _spans(fragment, op, inside, masks)
+    result = _each_element(program, fragment, op, inside, steps, sites)
     if not isinstance(result, Proved) or not apart:
         return result
     if ways:
-        return prove_exchange(program, ways, apart, fragment)
+        return prove_exchange(program, ways, apart, fragment, sites)
     return Refuted(
         f"the partial results of {fragment} at different {', '.join(sorted(apart))} "
         "are never combined"
     )
+
+
+def _each_element(
+    program: Program,
+    fragment: str,
+    op: str,
+    lanes: int,
+    steps: Sequence[tuple[Site, int]],
+    sites: Sequence[Site],
+) -> Result:
+    """The lane steps of every element of the accumulator combine exactly the lane bits `lanes`."""
+    masks: dict[tuple[int, ...], list[int]] = {}
+    try:
+        for site in sites:
+            masks |= {e: [] for e in _elements(program, site)}
+        for site, mask in steps:
+            for element in _elements(program, site):
+                masks.setdefault(element, []).append(mask)
+    except UnboundError as error:
+        return Unknown(f"the elements of {fragment} depend on {error}")
+    for element, own in masks.items():
+        place = f"{fragment}[{', '.join(map(str, element))}]"
+        result = _spans(place, op, lanes, own)
+        if not isinstance(result, Proved):
+            return result
+    return Proved(f"{1 << lanes.bit_count()} lanes combined, each once")
+
+
+def _elements(program: Program, site: Site) -> set[tuple[int, ...]]:
+    """The accumulator elements that a reduction or a lane step writes."""
+    found = [u for u in uses(site.statement, program.target) if u.writes]
+    return {element for use in found for element, _ in elements_of(use, {})}
 
 
 def _spans(fragment: str, op: str, lanes: int, masks: Sequence[int]) -> Result:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.kernel.ops import Cast, Load, Loop, Read, Reduce, RegRef, Store, Value
+from tilewright.kernel.ops import Cast, Load, Loop, Mma, Over, Read, Reduce, RegRef, Store, Value
 from tilewright.lower.obligations.accesses import VECTOR
 from tilewright.lower.obligations.reductions import resets_family, summing_loops
 from tilewright.lower.obligations.scope import Domain, Frame, Program, Site, domain
@@ -78,9 +78,16 @@ def _read(value: Value) -> RegRef | None:
 
 
 def prove_exchange(
-    program: Program, found: Sequence[Route], partial: frozenset[str], fragment: str
+    program: Program,
+    found: Sequence[Route],
+    partial: frozenset[str],
+    fragment: str,
+    terms: Sequence[Site],
 ) -> Result:
-    """The routes combine the partial results of all values of the digits `partial`, once each."""
+    """The routes combine the partial results of all values of the digits `partial`, once each.
+
+    `terms` are the reductions that left them: each element they wrote needs its total.
+    """
     pieces: list[Piece] = []
     needed: list[Piece] = []
     for route in found:
@@ -91,7 +98,7 @@ def prove_exchange(
         if fault is not None:
             return fault
         pieces.append(link.piece())
-        needed.append(link.needed())
+        needed += [link.needed(term) for term in terms]
     once = prove_at_most_once(program.world, pieces, fragment)
     if isinstance(once, Refuted):
         count = len(sorted(partial))
@@ -101,16 +108,19 @@ def prove_exchange(
         )
     if not isinstance(once, Proved):
         return once
-    rest = image(program.world, needed[0])
-    for piece in pieces:
-        rest = rest.subtract(image(program.world, piece))
-    point = rest.first()
-    if point is None:
-        return Proved("the partial results of all warps combined, each once")
-    values = tuple(v for _, v in point.values)
-    which = _digits(partial, values[-len(partial) :])
-    witness = Witness(values, point.symbols)
-    return Refuted(f"the partial result of {fragment} at {which} is never combined", witness)
+    reached = [image(program.world, piece) for piece in pieces]
+    for every in needed:
+        rest = image(program.world, every)
+        for one in reached:
+            rest = rest.subtract(one)
+        point = rest.first()
+        if point is not None:
+            values = tuple(v for _, v in point.values)
+            which = _digits(partial, values[-len(partial) :])
+            witness = Witness(values, point.symbols)
+            message = f"the partial result of {fragment} at {which} is never combined"
+            return Refuted(message, witness)
+    return Proved("the partial results of all warps combined, each once")
 
 
 def _digits(partial: frozenset[str], values: Sequence[int]) -> str:
@@ -193,7 +203,7 @@ class _Link:
         if len(element) != len(combined.dst.index):
             return Unknown("the partial and the combined fragments have different axes")
         apart = list(zip(element, combined.dst.index, strict=True))
-        bits = varying(program.kernel)[id(stored)]
+        bits = varying(program.kernel).stored[id(stored)]
         digits = _bits(program, self.route.store.frame)
         for name in sorted(self.writer.private):
             if digits.get(name, ~0) & bits and name not in self.partial:
@@ -215,18 +225,35 @@ class _Link:
         inexact = self.reader.inexact or self.writer.inexact
         return Piece(self.dims, self.guard, index, "combining", inexact)
 
-    def needed(self) -> Piece:
-        """Every value of the partial digits, for every total."""
-        own = tuple(d for d in self.reader.dims if d.name not in self.summed)
+    def needed(self, term: Site) -> Piece:
+        """Every value of the partial digits, for every element that `term` accumulates."""
+        index, over = _accumulator(term)
+        names: dict[str, Expr | int | str] = {n: n + WRITER for n, _ in over}
+        element = tuple(e.substitute(names) for e in index)
+        mine = tuple(Dim.of(n + WRITER, size) for n, size in over)
+        kept = {n for n, _ in self.route.combined.over} | self.summed
+        outer = tuple(d for d in self.reader.dims if d.name not in kept)
         extents = {d.name: d.extent for d in self.writer.dims}
         every = tuple(Dim(n + WRITER, extents[n]) for n in sorted(self.partial))
-        index = (*self._context(), *(Expr.of(d.name) for d in every))
-        return Piece((*own, *every), self.reader.guard, index)
+        whole = (*self._outer(), *element, *(Expr.of(d.name) for d in every))
+        return Piece((*outer, *mine, *every), self.reader.guard, whole)
+
+    def _outer(self) -> tuple[Expr, ...]:
+        kept = {n for n, _ in self.route.combined.over} | self.summed
+        return tuple(Expr.of(d.name) for d in self.reader.dims if d.name not in kept)
 
     def _context(self) -> tuple[Expr, ...]:
-        over = {n for n, _ in self.route.combined.over} | self.summed
-        outer = tuple(Expr.of(d.name) for d in self.reader.dims if d.name not in over)
-        return (*outer, *self.route.combined.dst.index)
+        return (*self._outer(), *self.route.combined.dst.index)
+
+
+def _accumulator(term: Site) -> tuple[tuple[Expr, ...], Over]:
+    match term.statement:
+        case Reduce(dst=dst, over=over):
+            return dst.index, over
+        case Mma(d=d, over=over):
+            return d.index, over
+        case _:
+            raise TypeError(type(term.statement).__name__)
 
 
 def _vector(index: tuple[Expr, ...], statement: Load | Store, suffix: str) -> list[Expr]:

@@ -155,7 +155,7 @@ class _State:
     under: dict[Guard, set[Element]] = field(default_factory=dict[Guard, set[Element]])
 
 
-class _UnboundError(Exception):
+class UnboundError(Exception):
     """A register index uses a variable whose value is not enumerated."""
 
 
@@ -232,8 +232,8 @@ class _Walker:
     def leaf(self, statement: Statement, state: _State, env: dict[str, int]) -> None:
         for use in uses(statement, self.program.target):
             try:
-                elements = _elements(use, env)
-            except _UnboundError as unbound:
+                elements = elements_of(use, env)
+            except UnboundError as unbound:
                 self.blame(use, Unknown(f"a register index uses {unbound}"), statement)
                 continue
             if use.writes:
@@ -257,10 +257,10 @@ def _unassigned(use: Use, element: tuple[int, ...], values: Mapping[str, int]) -
     return Refuted(f"the register {place} is read before anything assigns it", witness, notes)
 
 
-def _elements(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...], dict[str, int]]]:
+def elements_of(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...], dict[str, int]]]:
     """Each element of the run, with the unrolled digits at which it is used."""
     if prod(n for _, n in use.over) * use.count > _MOST_INSTANCES:
-        raise _UnboundError("too many instances")
+        raise UnboundError("too many instances")
     over = dict(use.over)
     names = [n for n in over if any(n in e.variables() for e in use.ref.index)]
     found: list[tuple[tuple[int, ...], dict[str, int]]] = []
@@ -269,7 +269,7 @@ def _elements(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...], d
         try:
             *outer, start = (e.evaluate({**env, **digits}) for e in use.ref.index)
         except KeyError as error:
-            raise _UnboundError(str(error.args[0])) from error
+            raise UnboundError(str(error.args[0])) from error
         found.extend(((*outer, start + i), digits) for i in range(use.count))
     return found
 

@@ -8,6 +8,7 @@ that differ in m alike. The result may name too many bits, never too few.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from tilewright.kernel.ops import (
@@ -64,11 +65,19 @@ def _mask(count: int) -> int:
     return (1 << (count - 1).bit_length()) - 1
 
 
-def varying(kernel: Kernel) -> dict[int, int]:
-    """For each `Store`, by its identity, the bits over which what it stores can differ."""
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """The bits over which stored values and conditions can differ, by statement identity."""
+
+    stored: dict[int, int]  # of each `Store`
+    conditions: dict[int, int]  # of each `When`
+
+
+def varying(kernel: Kernel) -> Variation:
+    """The variation of every stored value and every condition of the kernel."""
     walker = _Walker(kernel)
     walker.body(kernel.body, {}, walker.counters())
-    return walker.stored
+    return Variation(walker.stored, walker.conditions)
 
 
 class _Walker:
@@ -76,6 +85,7 @@ class _Walker:
         self.kernel = kernel
         self.sizes = {r.name: prod(r.shape) for r in kernel.registers}
         self.stored: dict[int, int] = {}
+        self.conditions: dict[int, int] = {}
 
     def counters(self) -> Bits:
         threads, lanes = _mask(self.kernel.threads), _mask(self.kernel.warp_size)
@@ -94,8 +104,11 @@ class _Walker:
                 case If():
                     guard = self.guard(statement.guard, names)
                     self.branch(statement.body, state, names, guard)
-                case When():
-                    self.branch(statement.body, state, names, 0)
+                case When(condition=condition):
+                    bits = self.value(condition, state, names)
+                    found = self.conditions.get(id(statement), 0)
+                    self.conditions[id(statement)] = found | bits
+                    self.branch(statement.body, state, names, bits)
                 case _:
                     self.leaf(statement, state, names)
 

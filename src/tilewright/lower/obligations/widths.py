@@ -24,6 +24,7 @@ from tilewright.poly.prove import (
 from tilewright.poly.sets import INT_MAX, Point
 
 _MOST_BOUNDS = 4
+_LARGE = 2**20  # a size from which on an overflow is met by a contract, not refuted
 
 
 def index_widths(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
@@ -74,7 +75,7 @@ def _coordinates(program: Program, access: Access) -> Result:
                     break
                 if where.inexact:
                     return Unknown(where.inexact)
-                large = [(n, v) for n, v in point.symbols if v > 2**30]
+                large = [(n, v) for n, v in point.symbols if v > _LARGE]
                 if not large:
                     return _overflow(access, point)
                 name, value = large[-1]
