@@ -64,12 +64,7 @@ def _variants(s: Statement) -> Iterator[tuple[str, Variant]]:
     if isinstance(s, If):
         yield "guard lifted", s.body
     if isinstance(s, If | Load | Store | AsyncCopy):
-        for i, c in enumerate(s.guard):
-            rest = (*s.guard[:i], *s.guard[i + 1 :])
-            yield f"guard {i} dropped", replace(s, guard=rest)
-            for step in (-1, 1):
-                moved = (*s.guard[:i], Constraint(c.expr + step, c.equality), *s.guard[i + 1 :])
-                yield f"guard {i} moved {step}", replace(s, guard=moved)
+        yield from _guards(s)
     if isinstance(s, Loop):
         for step in (-1, 1):
             yield f"extent {step}", replace(s, extent=s.extent + step)
@@ -78,28 +73,51 @@ def _variants(s: Statement) -> Iterator[tuple[str, Variant]]:
             if s.pending + step >= 0:
                 yield f"pending {step}", replace(s, pending=s.pending + step)
     if isinstance(s, Load | Store | AsyncCopy | Assign | Reduce | Mma):
-        for i, (name, extent) in enumerate(s.over):
-            for step in (-1, 1):
-                over = (*s.over[:i], (name, extent + step), *s.over[i + 1 :])
-                yield f"over {name} {step}", replace(s, over=over)
-        for field in ("dst", "src", "d", "a", "b"):
-            ref = getattr(s, field, None)
-            if isinstance(ref, RegRef | MemRef):
-                for name, index in _indices(ref.index):
-                    yield f"{field} {name}", replace(s, **{field: replace(ref, index=index)})
+        yield from _instances(s)
     if isinstance(s, Reduce | Mma):
-        for i, r in enumerate(s.reduces):
-            for name, (coordinate,) in _indices((r.coordinate,)):
-                changed = (*s.reduces[:i], replace(r, coordinate=coordinate), *s.reduces[i + 1 :])
-                yield f"coordinate {name}", replace(s, reduces=changed)
+        yield from _coordinates(s)
     if isinstance(s, Assign) and isinstance(s.value, Apply):
-        for arg in s.value.args:
-            if isinstance(arg, LaneXor):
-                for mask in {1, 2, 3} - {arg.mask}:
-                    args = tuple(
-                        replace(a, mask=mask) if isinstance(a, LaneXor) else a for a in s.value.args
-                    )
-                    yield f"mask {mask}", replace(s, value=replace(s.value, args=args))
+        yield from _masks(s, s.value)
+
+
+def _guards(s: If | Load | Store | AsyncCopy) -> Iterator[tuple[str, Variant]]:
+    for i, c in enumerate(s.guard):
+        before, after = s.guard[:i], s.guard[i + 1 :]
+        yield f"guard {i} dropped", replace(s, guard=(*before, *after))
+        for step in (-1, 1):
+            moved = (*before, Constraint(c.expr + step, c.equality), *after)
+            yield f"guard {i} moved {step}", replace(s, guard=moved)
+
+
+def _instances(
+    s: Load | Store | AsyncCopy | Assign | Reduce | Mma,
+) -> Iterator[tuple[str, Variant]]:
+    for i, (name, extent) in enumerate(s.over):
+        for step in (-1, 1):
+            over = (*s.over[:i], (name, extent + step), *s.over[i + 1 :])
+            yield f"over {name} {step}", replace(s, over=over)
+    for field in ("dst", "src", "d", "a", "b"):
+        ref = getattr(s, field, None)
+        if isinstance(ref, RegRef | MemRef):
+            for name, index in _indices(ref.index):
+                yield f"{field} {name}", replace(s, **{field: replace(ref, index=index)})
+
+
+def _coordinates(s: Reduce | Mma) -> Iterator[tuple[str, Variant]]:
+    for i, r in enumerate(s.reduces):
+        for name, (coordinate,) in _indices((r.coordinate,)):
+            changed = (*s.reduces[:i], replace(r, coordinate=coordinate), *s.reduces[i + 1 :])
+            yield f"coordinate {name}", replace(s, reduces=changed)
+
+
+def _masks(s: Assign, value: Apply) -> Iterator[tuple[str, Variant]]:
+    for arg in value.args:
+        if isinstance(arg, LaneXor):
+            for mask in sorted({1, 2, 3} - {arg.mask}):
+                args = tuple(
+                    replace(a, mask=mask) if isinstance(a, LaneXor) else a for a in value.args
+                )
+                yield f"mask {mask}", replace(s, value=replace(value, args=args))
 
 
 def _indices(index: tuple[Expr, ...]) -> Iterator[tuple[str, tuple[Expr, ...]]]:

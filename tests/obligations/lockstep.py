@@ -86,9 +86,9 @@ def judge(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> Findings:
     findings = Findings()
     grid = [e.evaluate(sizes) for e in kernel.grid]
     for s in walk(kernel.body):
-        if isinstance(s, Decode) and str(s.source) == "block":
-            if prod(e.evaluate(sizes) for _, e in s.digits) != prod(grid):
-                findings.add(Kind.DECODE, "the digits' box is not the grid's")
+        whole = isinstance(s, Decode) and str(s.source) == "block"
+        if whole and prod(e.evaluate(sizes) for _, e in s.digits) != prod(grid):
+            findings.add(Kind.DECODE, "the digits' box is not the grid's")
     for block in range(prod(grid)):
         _Block(kernel, target, sizes, block, findings).run()
     for tensor in kernel.tensors:
@@ -189,38 +189,53 @@ class _Block:
         for t in threads:
             match s:
                 case Assign(over=over, dst=dst, value=value):
+                    # All lanes read before any writes: a lane step is one instruction.
                     for env in self.instances(over, t):
                         updates.append((t, self.register(dst, env), self.value(value, env, t)))
-                case Reduce(over=over, along=along, dst=dst, value=value):
-                    for env in self.instances((*over, *along), t):
-                        key = self.register(dst, env)
-                        total = self.read(key, t) + self.value(value, env, t)
-                        for r in s.reduces:
-                            self.count(total, r.axis, r.coordinate, r.extent, env, 1)
-                        self.registers[t][key] = total
-                case Mma(over=over, a=a, b=b, d=d):
+                case Reduce():
+                    self.reduce(s, t)
+                case Mma():
                     self.mma(s, t)
-                case Load(over=over, dst=dst, src=src):
-                    for env in self.instances(over, t):
-                        for i in range(s.width):
-                            value = Terms()
-                            if holds(s.guard, env):
-                                value = self.touch(src, env, t, s.axis, i, writes=False)
-                            self.registers[t][self.register(dst, env, i)] = value
-                case Store(over=over, dst=dst, src=src):
-                    for env in self.instances(over, t):
-                        for i in range(s.width):
-                            value = self.read(self.register(src, env, i), t)
-                            if holds(s.guard, env):
-                                self.touch(dst, env, t, s.axis, i, writes=True, value=value)
+                case Load():
+                    self.load(s, t)
+                case Store():
+                    self.store(s, t)
                 case AsyncCopy():
-                    for env in self.instances(s.over, t):
-                        for i in range(s.width):
-                            if holds(s.guard, env):
-                                self.touch(s.src, env, t, s.src_axis, i, writes=False, flight=True)
-                            self.touch(s.dst, env, t, s.dst_axis, i, writes=True, flight=True)
+                    self.copy(s, t)
+                case _:
+                    raise NotImplementedError(type(s).__name__)
         for t, key, value in updates:
             self.registers[t][key] = value
+
+    def reduce(self, s: Reduce, t: int) -> None:
+        for env in self.instances((*s.over, *s.along), t):
+            key = self.register(s.dst, env)
+            total = self.read(key, t) + self.value(s.value, env, t)
+            for r in s.reduces:
+                self.count(total, r.axis, r.coordinate, r.extent, env, 1)
+            self.registers[t][key] = total
+
+    def load(self, s: Load, t: int) -> None:
+        for env in self.instances(s.over, t):
+            for i in range(s.width):
+                value = Terms()
+                if holds(s.guard, env):
+                    value = self.touch(s.src, env, t, s.axis, i, writes=False)
+                self.registers[t][self.register(s.dst, env, i)] = value
+
+    def store(self, s: Store, t: int) -> None:
+        for env in self.instances(s.over, t):
+            for i in range(s.width):
+                value = self.read(self.register(s.src, env, i), t)
+                if holds(s.guard, env):
+                    self.touch(s.dst, env, t, s.axis, i, writes=True, value=value)
+
+    def copy(self, s: AsyncCopy, t: int) -> None:
+        for env in self.instances(s.over, t):
+            for i in range(s.width):
+                if holds(s.guard, env):
+                    self.touch(s.src, env, t, s.src_axis, i, writes=False, flight=True)
+                self.touch(s.dst, env, t, s.dst_axis, i, writes=True, flight=True)
 
     def mma(self, s: Mma, t: int) -> None:
         atom = self.target.atom(s.atom)

@@ -208,14 +208,16 @@ def pipelined_gemm(stages: int = 3, m: str | int = "M", n: str | int = "N",
     turns = e(k).ceildiv(4)
     ahead = e("ko") + (stages - 1)
     slot = e("ko") % stages
-    h, l = e("h"), e("l")
-    load_a = Load((), RegRef("ra", (e(0),)), MemRef("sa", (slot, 2 * e("w") + h, 2 * e("kk") + l)))
+    h, low = e("h"), e("l")
+    load_a = Load(
+        (), RegRef("ra", (e(0),)), MemRef("sa", (slot, 2 * e("w") + h, 2 * e("kk") + low))
+    )
     load_b = Load((("j", 2),), RegRef("rb", (e("j"),)),
-                  MemRef("sb", (slot, 2 * e("j") + h, 2 * e("kk") + l)))  # fmt: skip
+                  MemRef("sb", (slot, 2 * e("j") + h, 2 * e("kk") + low)))  # fmt: skip
     mma = Mma((("j", 2),), ATOM, RegRef("acc", (e("j"),)), RegRef("ra", (e(0),)),
               RegRef("rb", (e("j"),)),
               (ReducedAxis("K", e(k), 4 * e("ko") + 2 * e("kk")),))  # fmt: skip
-    row, column = 4 * e("mo") + 2 * e("w") + h, 4 * e("no") + 2 * e("j") + l
+    row, column = 4 * e("mo") + 2 * e("w") + h, 4 * e("no") + 2 * e("j") + low
     symbols = tuple(Symbol(s, 1, 2 if s == k else 1) for s in (m, n, k) if isinstance(s, str))
     return kernel(
         (

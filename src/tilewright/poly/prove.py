@@ -126,12 +126,20 @@ def attempt(world: World, question: Callable[[], Result]) -> Result:
 
 
 def find(world: World, dims: Sequence[Dim], guard: Guard) -> Point | None:
-    """The smallest point of the dims that satisfies the guard, None where there is none."""
+    """A point of the dims that satisfies the guard, None where there is none.
+
+    It is the smallest one, unless that takes too long to find.
+    """
     small = compact(dims, tuple(c.expr for c in guard))
     rows = tuple(Constraint(e, c.equality) for e, c in zip(small.exprs, guard, strict=True))
     if world.is_empty(small.dims, rows):
         return None
-    point = world.points(small.dims, rows).first()
+    points = world.points(small.dims, rows)
+    try:
+        point = points.first()
+    except LimitError:
+        world.fresh()
+        point = points.sample()
     if point is None:
         return None
     values = small.expand(dict(point.values))
@@ -219,7 +227,7 @@ def _twice_in_one(
     rows += [Constraint(e - e.substitute(primes), equality=True) for e in small.index]
     for dim in small.dims:
         pair = (*rows, less(dim.name, dim.name + "'"))
-        point = world.points((*small.dims, *twins), pair).first()
+        point = find(world, (*small.dims, *twins), pair)
         if point is not None:
             values = dict(point.values)
             sides = [

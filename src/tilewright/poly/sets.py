@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isinf
-from typing import Any
 
 import islpy as isl
 
@@ -151,7 +150,7 @@ class World:
         self._context.set_max_operations(limit)
         self._scale = {p.name: Expr.of(p.name) * p.multiple for p in parameters if p.multiple > 1}
         self._columns = {p.name: i for i, p in enumerate(self.parameters)}
-        self._values: dict[int, Any] = {}
+        self._values: dict[int, isl.Val] = {}
         self._facts = self._parameter_rows()
 
     def fresh(self) -> None:
@@ -183,13 +182,13 @@ class World:
 
     # ------------------------------------------------------------ building
 
-    def _value(self, number: int) -> Any:
+    def _value(self, number: int) -> isl.Val:
         found = self._values.get(number)
         if found is None:
             found = self._values[number] = isl.Val(str(number), self._context)
         return found
 
-    def _basic(self, names: Sequence[str], rows: Iterable[Row]) -> Any:
+    def _basic(self, names: Sequence[str], rows: Iterable[Row]) -> isl.BasicSet:
         """The basic set over `names`, in isl's space of all parameters."""
         space = isl.Space.set_alloc(self._context, len(self.parameters), len(names))
         local = isl.LocalSpace.from_space(space)
@@ -288,10 +287,10 @@ class IntSet:
     """A set of integer points, for each value of the world's symbols."""
 
     world: World
-    raw: Any
+    raw: isl.Set
     names: tuple[str, ...]
 
-    def _with(self, compute: Callable[[], Any]) -> IntSet:
+    def _with(self, compute: Callable[[], isl.Set]) -> IntSet:
         with self.world.guarded():
             return IntSet(self.world, compute(), self.names)
 
@@ -328,13 +327,20 @@ class IntSet:
 
     def first(self) -> Point | None:
         """The smallest point in the order of symbols, then names; None where empty."""
+        return self._point(lambda flat: flat.lexmin())
+
+    def sample(self) -> Point | None:
+        """Some point; None where empty."""
+        return self._point(lambda flat: flat)
+
+    def _point(self, choose: Callable[[isl.Set], isl.Set]) -> Point | None:
         world = self.world
         with world.guarded():
             count = len(world.parameters)
             flat = self.raw.move_dims(_SET, 0, _PARAM, 0, count)
             if flat.is_empty():
                 return None
-            point = flat.lexmin().sample_point()
+            point = choose(flat).sample_point()
             numbers = [
                 int(point.get_coordinate_val(_SET, i).to_python())
                 for i in range(count + len(self.names))
@@ -349,7 +355,7 @@ class IntSet:
         world = self.world
         fixed = dict(point.symbols)
 
-        def compute() -> Any:
+        def compute() -> isl.Set:
             raw = self.raw
             for i, p in enumerate(world.parameters):
                 raw = raw.fix_val(_PARAM, i, fixed[p.name] // p.multiple)
