@@ -110,7 +110,8 @@ def test_a_plain_call_chooses_the_target_that_has_the_instruction() -> None:
 
 def test_the_plain_call_reads_random_operands() -> None:
     random = np.random.default_rng(7)
-    q, k, do = (random.standard_normal(s).astype(np.float16) for s in ((16, 16), (16, 16), (32, 16)))
+    shapes = ((16, 16), (16, 16), (32, 16))
+    q, k, do = (random.standard_normal(s).astype(np.float16) for s in shapes)
     dv = unwritten(16, 32)
     wave_chained_gemm(q, k, do, dv)
     np.testing.assert_allclose(dv, wanted(q, k, do), rtol=5e-3, atol=5e-2)
@@ -120,9 +121,7 @@ def test_the_report_says_that_every_element_is_written_once() -> None:
     compiled = wave_chained_gemm.compile(target="gfx942", bindings=SIZES)
     assert "all 512 elements of dv are written exactly once" in compiled.proof_report()
     assert all(isinstance(o.result, Proved) for o in compiled.proofs)
-    (coverage,) = [
-        o for o in compiled.proofs if o.kind is Kind.COVERAGE and "store" in o.statement
-    ]
+    (coverage,) = [o for o in compiled.proofs if o.kind is Kind.COVERAGE and "store" in o.statement]
     assert coverage.subject == "dv"
 
 
@@ -205,7 +204,7 @@ def test_open_axes_share_a_compilation_between_calls() -> None:
 # ---------------------------------------------------------------- strides
 
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
-    "columns": lambda a: np.asfortranarray(a),
+    "columns": np.asfortranarray,
     "transposed view": lambda a: np.ascontiguousarray(a.T).T,
     "every second row": lambda a: np.repeat(a, 2, axis=0)[::2],
     "every third column": lambda a: np.repeat(a, 3, axis=1)[:, ::3],

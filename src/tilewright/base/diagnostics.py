@@ -66,9 +66,10 @@ class TilewrightError(Exception):
         super().__init__(render(self.diagnostic))
 
     def at(self, span: Span | None) -> TilewrightError:
-        """The same error, blaming `span` where it blames no line yet."""
+        """The same error, blaming `span` where it blames no line that can be shown."""
         found = self.diagnostic
-        return _rebuild(type(self), found if found.span else replace(found, span=span))
+        shown = found.span is not None and found.span.source()
+        return _rebuild(type(self), found if shown else replace(found, span=span))
 
     def __reduce__(self) -> tuple[object, ...]:
         # An exception is pickled by its arguments: those would be the rendered text alone.

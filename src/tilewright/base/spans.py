@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
+import tokenize
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType
+from types import CodeType, FrameType
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -43,6 +46,29 @@ def frame_span(frame: FrameType) -> Span:
     column = len(text) - len(text.lstrip()) if first is None else _characters(text, first)
     end = len(text) if last is None or end_line != line else _characters(text, last)
     return Span(code.co_filename, line, column, max(end, column))
+
+
+def parameter_spans(code: CodeType) -> Mapping[str, Span]:
+    """Where a function's parameters are declared; empty where its source cannot be read."""
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    # An indented block is parsed under a condition, so that its columns are those of the file.
+    head = "if True:\n" if lines and lines[0][0].isspace() else "\n"
+    try:
+        tree = ast.parse(head + "".join(inspect.getblock(lines)))
+    except (SyntaxError, tokenize.TokenError):
+        return {}
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name)
+    function = next(found, None)
+    if function is None:
+        return {}
+    spans: dict[str, Span] = {}
+    for arg in (a for a in ast.walk(function.args) if isinstance(a, ast.arg)):
+        text = lines[arg.lineno - 2].rstrip("\n")
+        column = _characters(text, arg.col_offset)
+        whole = arg.end_lineno == arg.lineno and arg.end_col_offset is not None
+        end = _characters(text, arg.end_col_offset or 0) if whole else len(text)
+        spans[arg.arg] = Span(code.co_filename, code.co_firstlineno + arg.lineno - 2, column, end)
+    return spans
 
 
 def _characters(text: str, offset: int) -> int:

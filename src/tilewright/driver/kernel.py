@@ -187,9 +187,9 @@ def _check_constraints(constraints: object) -> None:
             expected="@tw.kernel() or @tw.kernel([constraints])",
             mend="write @tw.kernel()",
         )
-    given = constraints if isinstance(constraints, list | tuple) else [constraints]
-    for constraint in cast("Sequence[object]", given):
-        if given is not constraints or not isinstance(constraint, Constraint):
+    several = isinstance(constraints, list | tuple)
+    for constraint in cast("Sequence[object]", constraints) if several else [constraints]:
+        if not several or not isinstance(constraint, Constraint):
             raise CallError(
                 f"@tw.kernel is given a {type(constraint).__name__}",
                 span=here(),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
-from tilewright.base.diagnostics import TraceError, UndefinedSymbolError
+from tilewright.base.diagnostics import TilewrightError, TraceError, UndefinedSymbolError
 from tilewright.base.dtypes import DType
 from tilewright.base.spaces import Space
-from tilewright.base.spans import Span, user_span
+from tilewright.base.spans import Span, parameter_spans, user_span
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Type
 from tilewright.lang.constraints import Constraint, HardwareConstraint
@@ -52,10 +52,39 @@ def program(
     """Read the signature of `function`; `scope` holds the names its annotations may use."""
     span = _definition(function.__code__)
     arguments: dict[str, MemoryType | DType] = {}
-    try:
-        signature = inspect.signature(
-            function, globals=function.__globals__, locals=dict(scope), eval_str=True
+    signature = inspect.signature(function)
+    spans = parameter_spans(function.__code__)
+    for name, parameter in signature.parameters.items():
+        where = spans.get(name, span)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TraceError(
+                f"the argument {name} stands for any number of arguments",
+                span=where,
+                expected="one parameter for each tensor and scalar",
+                mend="name the arguments one by one",
+            )
+        annotation = _evaluated(parameter.annotation, function, scope, where)
+        if not isinstance(annotation, MemoryType | DType):
+            raise TraceError(
+                f"the argument {name} has no tile type",
+                span=where,
+                expected="every argument annotated with Memory[axes.., space, dtype] or a dtype",
+                mend=f"for example {name}: Memory[M, N, tw.GLOBAL, tw.f16]",
+            )
+        arguments[name] = (
+            replace(annotation, span=where) if isinstance(annotation, MemoryType) else annotation
         )
+    return Program(function, arguments, tuple(constraints), span, signature)
+
+
+def _evaluated(
+    annotation: object, function: Callable[..., None], scope: Mapping[str, Any], span: Span
+) -> object:
+    """What an annotation stands for. The future import keeps annotations as text."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, function.__globals__, dict(scope))  # noqa: S307
     except NameError as cause:
         raise TraceError(
             f"an annotation of {function.__name__} names {cause.name}, which cannot be found",
@@ -63,24 +92,8 @@ def program(
             expected="annotations that name what is visible where the kernel is defined",
             mend="define the name beside the kernel, or drop `from __future__ import annotations`",
         ) from cause
-    for name, parameter in signature.parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TraceError(
-                f"the argument {parameter} stands for any number of arguments",
-                span=span,
-                expected="one parameter for each tensor and scalar",
-                mend="name the arguments one by one",
-            )
-        annotation = parameter.annotation
-        if not isinstance(annotation, MemoryType | DType):
-            raise TraceError(
-                f"the argument {name} has no tile type",
-                span=span,
-                expected="every argument annotated with Memory[axes.., space, dtype] or a dtype",
-                mend=f"for example {name}: Memory[M, N, tw.GLOBAL, tw.f16]",
-            )
-        arguments[name] = annotation
-    return Program(function, arguments, tuple(constraints), span, signature)
+    except TilewrightError as error:
+        raise error.at(span) from None
 
 
 def _definition(code: CodeType) -> Span:
