@@ -90,7 +90,7 @@ class HostDialect:
     def opening(self) -> list[str]:
         return _OPENING.strip().splitlines()
 
-    def signature(self, name: str, threads: int) -> str:
+    def signature(self, name: str, threads: int, cluster: int) -> str:
         return f"static void {name}"
 
     def shared(self, size: int, /) -> str:

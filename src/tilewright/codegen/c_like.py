@@ -138,7 +138,7 @@ class _Printer:
             *(f"const int {self.names.variables[s.name]}" for s in kernel.symbols),
             *(f"const {stored_type(s.dtype)} {self.names.scalars[s.name]}" for s in kernel.scalars),
         ]
-        head = self.dialect.signature(self.names.kernel, kernel.threads)
+        head = self.dialect.signature(self.names.kernel, kernel.threads, kernel.cluster)
         lines = [*(self._shared(s) for s in kernel.shared)]
         if kernel.shared:
             lines.insert(0, self.dialect.shared(kernel.shared_bytes))

@@ -49,8 +49,9 @@ class _Cuda:
     def opening(self) -> list[str]:
         return []
 
-    def signature(self, name: str, threads: int) -> str:
-        return f'extern "C" __global__ void __launch_bounds__({threads}) {name}'
+    def signature(self, name: str, threads: int, cluster: int) -> str:
+        ranks = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
+        return f'extern "C" __global__ void __launch_bounds__({threads}){ranks} {name}'
 
     def shared(self, _size: int, /) -> str:
         return "extern __shared__ __align__(1024) unsigned char tw_shared[];"

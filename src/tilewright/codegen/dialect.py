@@ -104,7 +104,7 @@ class Dialect(Protocol):
         """Lines before the prelude."""
         ...
 
-    def signature(self, name: str, threads: int) -> str:
+    def signature(self, name: str, threads: int, cluster: int) -> str:
         """The function's head, up to its parameter list."""
         ...
 

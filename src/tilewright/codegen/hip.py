@@ -62,7 +62,7 @@ class _Hip:
     def opening(self) -> list[str]:
         return list(_ATTRIBUTES)
 
-    def signature(self, name: str, threads: int) -> str:
+    def signature(self, name: str, threads: int, cluster: int) -> str:
         size = f"__attribute__((amdgpu_flat_work_group_size({threads}, {threads})))"
         return f'extern "C" __global__ {size} void {name}'
 

@@ -25,11 +25,15 @@ from tilewright.poly.expr import Expr, Guard
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size known at launch only: low <= value < 2**31, a multiple of `multiple`."""
+    """A size known at launch only: low <= value < 2**31, a multiple of `multiple`.
+
+    A symbol with a `product` is the product of these sizes, which is not affine itself.
+    """
 
     name: str
     low: int = 1
     multiple: int = 1
+    product: tuple[Expr, ...] = ()
 
 
 class Mode(Enum):
@@ -430,6 +434,7 @@ class Kernel:
     registers: tuple[Registers, ...]
     body: Body
     contracts: Guard = ()
+    cluster: int = 1  # neighbouring blocks that run together; it divides the block count
 
     @property
     def threads(self) -> int:

@@ -68,6 +68,7 @@ def parse_kernel(text: str) -> Kernel:
     if not re.fullmatch(r"x\d+", lanes):
         head.fail("warps and lanes as in 4x32", back=1)
     grid = head.after("grid").expressions()
+    cluster = head.optional("cluster", 1)
     head.end()
 
     declared = _Declarations()
@@ -81,7 +82,7 @@ def parse_kernel(text: str) -> Kernel:
     return Kernel(
         name, target, int(lanes[1:]), warps, grid, tuple(declared.symbols),
         tuple(declared.tensors), tuple(declared.scalars), tuple(declared.shared),
-        tuple(declared.registers), body, tuple(declared.contracts),
+        tuple(declared.registers), body, tuple(declared.contracts), cluster,
     )  # fmt: skip
 
 
@@ -106,7 +107,9 @@ class _Declarations:
         elif word == "symbol":
             name = line.name()
             low = line.after(">=").integer()
-            self.symbols.append(Symbol(name, low, line.optional("multiple", 1)))
+            multiple = line.optional("multiple", 1)
+            product = line.expressions() if line.accept("product") else ()
+            self.symbols.append(Symbol(name, low, multiple, product))
         else:
             name = line.name()
             dtype = line.after(":").dtype()

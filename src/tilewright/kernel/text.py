@@ -95,10 +95,12 @@ def _declarations(kernel: Kernel) -> Iterator[str]:
     yield (
         f"kernel {kernel.name} target {kernel.target} warps {kernel.warps}x{kernel.warp_size}"
         f" grid {_list(kernel.grid)}"
+        + (f" cluster {kernel.cluster}" if kernel.cluster > 1 else "")
     )
     for symbol in kernel.symbols:
         multiple = f" multiple {symbol.multiple}" if symbol.multiple != 1 else ""
-        yield f"  symbol {symbol.name} >= {symbol.low}{multiple}"
+        product = f" product {_list(symbol.product)}" if symbol.product else ""
+        yield f"  symbol {symbol.name} >= {symbol.low}{multiple}{product}"
     for constraint in kernel.contracts:
         yield f"  require {_constraint(constraint)}"
     for tensor in kernel.tensors:
@@ -282,6 +284,8 @@ def show_expr(expr: Expr) -> str:
     parts: list[str] = []
     for term, coefficient in expr.terms:
         text = _term(term)
+        if coefficient == -1 and not parts and not isinstance(term, str):
+            text = f"({text})"  # a leading minus would bind to the numerator
         if abs(coefficient) != 1:
             text = f"{abs(coefficient)}*{text if isinstance(term, str) else f'({text})'}"
         parts += ("-" if coefficient < 0 else "+", text)

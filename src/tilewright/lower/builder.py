@@ -118,7 +118,7 @@ class Builder:
 
     def __init__(
         self, graph: Graph, plan: Plan, target: Target, tensors: Mapping[str, Tensor],
-        symbols: Mapping[str, Symbol],
+        symbols: dict[str, Symbol],
     ) -> None:  # fmt: skip
         self.tensors = tensors
         self.symbols = symbols
@@ -131,6 +131,7 @@ class Builder:
         self.managed: set[str] = set()  # shared buffers whose barriers the pipeline places
         self.decodes: list[Decode] = []
         self.blocks: dict[str, Expr] = {}
+        self.persistent = False  # whether a block goes on to further tiles
         self.rings: dict[int, tuple[Shared, Expr]] = {}
         self.enclosing = _enclosing(graph.body, ())
         self.iterated = {op.axis for op in walk(graph.body) if isinstance(op, Iterate)}

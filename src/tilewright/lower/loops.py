@@ -250,7 +250,7 @@ def _prologue(
 ) -> None:
     if not staged or stages == 1:
         return
-    if any(scope.axis is not None for scope in b.scopes):
+    if b.persistent or any(scope.axis is not None for scope in b.scopes):
         b.emit(Barrier("the previous run of the loop has read its last tiles"))
     for stage in range(stages - 1):
         _copy_step(b, op, staged, rings, Expr.of(stage), stages)

@@ -6,21 +6,13 @@ from collections.abc import Mapping
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Memory
-from tilewright.kernel.ops import (
-    Decode,
-    If,
-    Kernel,
-    Mode,
-    Scalar,
-    Statement,
-    Symbol,
-    Tensor,
-)  # fmt: skip
+from tilewright.kernel.ops import Kernel, Mode, Scalar, Symbol, Tensor
 from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
+from tilewright.lower.grid import place_grid
 from tilewright.lower.loops import emit_effects
 from tilewright.lower.shared import place_shared
-from tilewright.poly.expr import Expr, Guard, less
+from tilewright.poly.expr import Expr
 from tilewright.schedule.plan import Plan
 from tilewright.target.model import Target
 
@@ -36,23 +28,21 @@ def lower(
     """Build the kernel. `strides` (elements) and `alignments` (bytes) specialise tensors."""
     tensors, symbols = _declare(graph, strides or {}, alignments or {}, multiples or {})
     b = Builder(graph, plan, target, tensors, symbols)
-    grid, decode, guard = _grid(b)
+    grid = place_grid(b)
     emit_effects(b, graph.body)
-    body: tuple[Statement, ...] = tuple(b.scopes[0].body)
-    if guard:
-        body = (If(guard, body, graph.span),)
     kernel = Kernel(
         name=graph.name,
         target=target.name,
         warp_size=plan.warp_size,
         warps=plan.warps,
-        grid=grid,
-        symbols=tuple(symbols.values()),
+        grid=grid.factors,
+        symbols=tuple(b.symbols.values()),
         tensors=tuple(tensors.values()),
         scalars=tuple(Scalar(s.name, s.dtype) for s in graph.scalars),
         shared=tuple(b.shared),
         registers=tuple(b.registers),
-        body=(*decode, *b.decodes, *body),
+        body=(*b.decodes, *grid.wrap(tuple(b.scopes[0].body))),
+        cluster=grid.cluster,
     )
     return place_shared(insert_barriers(kernel, frozenset(b.managed)), target, graph.span)
 
@@ -123,30 +113,3 @@ def _index_bits(shape: tuple[Expr, ...], steps: tuple[Expr, ...]) -> int:
         return 64
     last = sum((n.const - 1) * abs(s.const) for n, s in zip(shape, steps, strict=True))
     return 32 if last < 2**31 else 64
-
-
-# ---------------------------------------------------------------- grid
-
-
-def _grid(b: Builder) -> tuple[tuple[Expr, ...], tuple[Decode, ...], Guard]:
-    """The block counter's digits. Tiles are visited in groups along the first raster axis."""
-    plan = b.plan
-    digits: list[tuple[str, Expr]] = []
-    for axis in reversed(plan.raster):
-        name = b.name(f"{axis.lower()}_block")
-        digits.append((name, plan.axes[axis].blocks))
-        b.blocks[axis] = Expr.of(name)
-    guard: Guard = ()
-    if plan.group > 1 and len(plan.raster) > 1:
-        axis = plan.raster[0]
-        blocks = plan.axes[axis].blocks
-        if not blocks.is_const or blocks.const > plan.group:
-            outer, inner = b.name(f"{axis.lower()}_group"), b.name(f"{axis.lower()}_in_group")
-            digits[-1] = (inner, Expr.of(plan.group))
-            digits.insert(0, (outer, blocks.ceildiv(plan.group)))
-            b.blocks[axis] = Expr.of(outer) * plan.group + inner
-            if not blocks.is_const or blocks.const % plan.group:
-                guard = (less(b.blocks[axis], blocks),)
-    grid = tuple(extent for _, extent in digits) or (Expr.of(1),)
-    decode = (Decode(Expr.of("block"), tuple(digits)),) if digits else ()
-    return grid, decode, guard

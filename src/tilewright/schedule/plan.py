@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.poly.expr import Expr
+from tilewright.schedule.grid import GridPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +92,14 @@ class Plan:
     """The whole schedule of a kernel.
 
     `order` lists the axes from the one most often contiguous in memory to the least.
-    `raster` lists the axes with a block digit, the fastest varying first; tiles are visited
-    in groups of `group` along the first (1: no grouping).
+    `grid` orders the tiles of the axes that have a block digit.
     """
 
     axes: Mapping[str, AxisPlan]
     warps: int
     warp_size: int
     order: tuple[str, ...]
-    raster: tuple[str, ...]
-    group: int
+    grid: GridPlan
     contracts: Mapping[int, ContractPlan]
     staging: Mapping[int, Staging]
     stages: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 
@@ -15,6 +15,7 @@ from tilewright.poly.expr import Expr
 from tilewright.schedule.atoms import plan_contracts
 from tilewright.schedule.blocks import refuse_block_reductions
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.grid import GridPlan
 from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan, Staging
 from tilewright.target.model import Target
 
@@ -40,8 +41,12 @@ def make_plan(
     constraints: Sequence[Constraint],
     target: Target,
     multiples: Mapping[str, int] | None = None,
+    arrange: Callable[[GridPlan], GridPlan] | None = None,
 ) -> Plan:
-    """Choose digits and places. `multiples` states what symbolic extents are multiples of."""
+    """Choose digits and places. `multiples` states what symbolic extents are multiples of.
+
+    `arrange` orders the tiles; left to the policy, those of a contraction are visited in groups.
+    """
     given = _sort(constraints, graph)
     _check_warp_size(given.hardware, target)
     refuse_block_reductions(graph, given.workgroups)
@@ -64,19 +69,36 @@ def make_plan(
             axis, extent, block_tile, tile, warps.get(axis, 1), reason,
             extent.const if extent.is_const else (multiples or {}).get(axis, 1),
         )  # fmt: skip
-    raster = [w.axis for w in sorted(given.workgroups.values(), key=lambda w: w.dim)
-              if w.tile is not None]  # fmt: skip
     return Plan(
         axes=axes,
         warps=warp_count,
         warp_size=target.warp_size,
         order=order,
-        raster=tuple(raster),
-        group=RASTER_GROUP if contracts and len(raster) > 1 else 1,
+        grid=_grid(given, axes, arrange, grouped=bool(contracts)),
         contracts=contracts,
         staging=_staging(graph, contracts, warp_count),
         stages=given.hardware.stages or (4 if target.async_copy_bytes else 1),
     )
+
+
+def _grid(
+    given: _Given,
+    axes: Mapping[str, AxisPlan],
+    arrange: Callable[[GridPlan], GridPlan] | None,
+    *,
+    grouped: bool,
+) -> GridPlan:
+    """The order of the tiles: by block dimension, dimension 0 fastest, or as arranged."""
+    workgroups = sorted(given.workgroups.values(), key=lambda w: w.dim)
+    plain = GridPlan.plain({w.axis: axes[w.axis].blocks for w in workgroups if w.tile is not None})
+    if arrange is not None:
+        return arrange(plain)
+    if grouped and len(plain.extents) > 1:
+        first, second = tuple(plain.extents)[:2]
+        count = plain.extents[first]
+        if not count.is_const or count.const > RASTER_GROUP:
+            return plain.swizzled(first, second, RASTER_GROUP)
+    return plain
 
 
 def _sort(constraints: Sequence[Constraint], graph: Graph) -> _Given:

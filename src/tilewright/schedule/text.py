@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.schedule.grid import GridPlan, Merge, Split
 from tilewright.schedule.plan import AxisPlan, Plan, Staging
 
 
@@ -9,9 +10,7 @@ def print_plan(plan: Plan) -> str:
     """Digits and places of every axis, with the reason for each."""
     lines = [_axis(axis) for axis in plan.axes.values()]
     lines.append(f"block: {plan.warps} warps of {plan.warp_size} lanes")
-    if plan.raster:
-        grouped = f", in groups of {plan.group} along {plan.raster[0]}" if plan.group > 1 else ""
-        lines.append(f"grid: {' fastest, then '.join(plan.raster)}{grouped}")
+    lines.extend(print_grid(plan.grid))
     for number, contract in plan.contracts.items():
         lines.append(
             f"contraction %{number}: rows {contract.m}, columns {contract.n}, "
@@ -23,6 +22,25 @@ def print_plan(plan: Plan) -> str:
         lines.append(f"staged through shared memory in {plan.stages} stages: {reads}")
     lines.extend(plan.notes)
     return "\n".join(lines)
+
+
+def print_grid(grid: GridPlan) -> list[str]:
+    """The counters of tiles: how they were made, and the leaves with their places."""
+    lines: list[str] = []
+    for step in grid.steps:
+        match step:
+            case Split(source, outer, inner, factor):
+                lines.append(f"tiles: {source} = {outer} * {factor} + {inner}")
+            case Merge(outer, inner, result):
+                lines.append(f"tiles: {result} = {outer} and {inner} in one counter")
+    extents = grid.all_extents()
+    leaves = [
+        f"{leaf}[{' * '.join(str(e) for e in extents[leaf])}] {grid.place(leaf).value}"
+        for leaf in grid.order
+    ]
+    if leaves:
+        lines.append(f"tiles, slowest first: {', '.join(leaves)}")
+    return lines
 
 
 def _axis(axis: AxisPlan) -> str:

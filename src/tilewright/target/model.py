@@ -77,6 +77,7 @@ class Target:
     async_copy_bytes: tuple[int, ...]  # widths of asynchronous global-to-shared copies
     mma_atoms: tuple[MmaAtom, ...]
     matrix_loads: tuple[MatrixLoad, ...]
+    max_cluster: int = 1  # blocks that may run together in a cluster
 
     def atom(self, name: str) -> MmaAtom | None:
         return next((atom for atom in self.mma_atoms if atom.name == name), None)

@@ -135,4 +135,5 @@ SM_90A = Target(
     async_copy_bytes=(4, 8, 16),
     mma_atoms=_WARP_ATOMS + _WARPGROUP_ATOMS,
     matrix_loads=_MATRIX_LOADS,
+    max_cluster=8,
 )

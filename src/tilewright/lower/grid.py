@@ -1,0 +1,85 @@
+"""From the order of tiles to block numbers, loops, decodes and guards around a block's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.kernel.ops import Body, Decode, If, Loop, Symbol
+from tilewright.lower.builder import Builder
+from tilewright.poly.expr import Constraint, Expr, less
+from tilewright.schedule.grid import GridPlace, Merge, Split, total_symbol
+
+Wrap = Callable[[Body], Body]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`factors` multiply to the number of blocks; `wrap` puts a block's work into its loops."""
+
+    factors: tuple[Expr, ...]
+    cluster: int
+    wrap: Wrap
+
+
+def place_grid(b: Builder) -> Grid:
+    """Declare the counters' variables, set `b.blocks`, and say how to wrap the body."""
+    grid = b.plan.grid
+    extents = {name: _single(b, factors) for name, factors in grid.all_extents().items()}
+    values: dict[str, Expr] = {}
+    wraps: list[Wrap] = []
+    blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
+    for leaf in grid.order:
+        values[leaf] = Expr.of(b.name(f"{leaf.lower()}_block"))
+    if blocks:
+        digits = tuple((str(values[d]), extents[d]) for d in blocks)
+        wraps.append(_decoding(Decode(Expr.of("block"), digits)))
+    for leaf in grid.order:
+        if grid.place(leaf) is GridPlace.LOOP:
+            wraps.append(_looping(str(values[leaf]), extents[leaf]))
+            b.persistent = True
+    for step in reversed(grid.steps):
+        match step:
+            case Split(source, outer, inner, factor):
+                values[source] = values[outer] * factor + values[inner]
+                whole = extents[source]
+                if not (whole.is_const and whole.const % factor == 0):
+                    wraps.append(_guarding(less(values[source], whole)))
+            case Merge(outer, inner, result):
+                names = tuple(b.name(f"{d.lower()}_block") for d in (outer, inner))
+                values[outer], values[inner] = (Expr.of(n) for n in names)
+                pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
+                wraps.append(_decoding(Decode(values[result], pair)))
+    b.blocks.update({axis: values[axis] for axis in grid.extents})
+    factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
+    return Grid(factors, grid.cluster, _chain(wraps))
+
+
+def _single(b: Builder, factors: tuple[Expr, ...]) -> Expr:
+    """One expression for an extent: a symbol of its own where it is a product of symbols."""
+    if len(factors) == 1:
+        return factors[0]
+    name = total_symbol(factors)
+    b.symbols.setdefault(name, Symbol(name, product=factors))
+    return Expr.of(name)
+
+
+def _decoding(decode: Decode) -> Wrap:
+    return lambda body: (decode, *body)
+
+
+def _looping(variable: str, extent: Expr) -> Wrap:
+    return lambda body: (Loop(variable, extent, body),)
+
+
+def _guarding(constraint: Constraint) -> Wrap:
+    return lambda body: (If((constraint,), body),)
+
+
+def _chain(wraps: list[Wrap]) -> Wrap:
+    def wrap(body: Body) -> Body:
+        for outer in reversed(wraps):
+            body = outer(body)
+        return body
+
+    return wrap
