@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from tilewright.base.diagnostics import CallError, TilewrightError
 from tilewright.driver.kernel import CompiledKernel, TileKernel
 from tilewright.driver.trial import Trial, run_trial
+from tilewright.lang.program import named_sizes
 from tilewright.lower.obligations import report
 from tilewright.target import ALL_TARGETS
 
@@ -20,10 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 1 where a check or a proof fails."""
     options = _parser().parse_args(arguments)
     try:
-        status = 0
-        for kernel in _kernels(options.kernel):
-            status = max(status, _command(options, kernel))
-        return status
+        kernels = _kernels(options.kernel)
+        sizes = _sizes(options.size, kernels)
+        return max(_command(options, kernel, sizes) for kernel in kernels)
     except TilewrightError as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
             help="the size of an axis that the kernel leaves open",
         )  # fmt: skip
         if name == "source":
-            command.add_argument("--ir", action="store_true", help="print the kernel IR instead")
+            form = command.add_mutually_exclusive_group()
+            form.add_argument("--ir", action="store_true", help="print the kernel IR instead")
+            form.add_argument("--graph", action="store_true", help="print the tile graph instead")
         if name == "run":
             command.add_argument("--seed", type=int, default=0, help="of the random inputs")
     return parser
@@ -54,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _kernels(place: str) -> list[TileKernel]:
     """The kernels that FILE[:KERNEL] names: that one, or all of the file."""
-    file, _, name = place.partition(":")
+    file, _, name = place.rpartition(":")
+    if not file or Path(place).is_file():
+        file, name = place, ""
     path = Path(file)
     if not path.is_file():
         raise CallError(
@@ -62,15 +67,7 @@ def _kernels(place: str) -> list[TileKernel]:
             expected="a Python file with a tile kernel",
             mend="check the path; the form is FILE or FILE:KERNEL",
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise CallError(
-            f"{file} cannot be loaded", expected="a Python file", mend="check the file's name"
-        )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    found = {n: v for n, v in vars(module).items() if isinstance(v, TileKernel)}
+    found = {n: v for n, v in vars(_load(path)).items() if isinstance(v, TileKernel)}
     if not found or (name and name not in found):
         raise CallError(
             f"{file} has no kernel {name}" if name else f"{file} has no kernel",
@@ -80,21 +77,55 @@ def _kernels(place: str) -> list[TileKernel]:
     return [found[name]] if name else list(found.values())
 
 
-def _sizes(given: Sequence[str]) -> dict[str, int]:
+def _load(path: Path) -> ModuleType:
+    """Run a file as a module, with its folder on the path as ``python FILE`` has it."""
+    spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CallError(
+            f"{path} is not a Python file", expected="a name that ends in .py", mend="rename it"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except TilewrightError:
+        raise
+    except Exception as cause:
+        raise CallError(
+            f"{path} cannot be loaded: {type(cause).__name__}: {cause}",
+            expected="a file that Python imports",
+            mend=f"try `python {path}`",
+        ) from cause
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _sizes(given: Sequence[str], kernels: Sequence[TileKernel]) -> dict[str, int]:
+    """The sizes by name. CallError for one that is no number or that no kernel names."""
+    known = {
+        name for kernel in kernels for name in (*named_sizes(kernel.program), *kernel.bindings)
+    }
     sizes: dict[str, int] = {}
     for item in given:
         axis, _, number = item.partition("=")
-        if not axis or not number.isdigit():
+        if not axis or not number.isdecimal():
             raise CallError(
                 f"--size {item}", expected="AXIS=N, for example M=128", mend="give a number"
+            )
+        if axis not in known:
+            raise CallError(
+                f"--size {item}: there is no {axis}",
+                expected=f"one of {', '.join(sorted(known))}",
+                mend="name an axis of a tensor, or a symbol of a tile size",
             )
         sizes[axis] = int(number)
     return sizes
 
 
-def _command(options: argparse.Namespace, kernel: TileKernel) -> int:
+def _command(options: argparse.Namespace, kernel: TileKernel, sizes: Mapping[str, int]) -> int:
     target = None if options.target == "sim" else options.target
-    sizes = _sizes(options.size)
     if options.command == "run":
         return _run(kernel, target, sizes, options)
     started = time.perf_counter()
@@ -104,7 +135,10 @@ def _command(options: argparse.Namespace, kernel: TileKernel) -> int:
         case "explain":
             print(compiled.explain())
         case "source":
-            print(compiled.ir if options.ir else compiled.source)
+            text = (
+                compiled.ir if options.ir else compiled.graph if options.graph else compiled.source
+            )
+            print(text.removesuffix("\n"))
         case _:
             print(report(compiled.proofs))
             print(f"proved in {elapsed:.2f} s with tracing and lowering")

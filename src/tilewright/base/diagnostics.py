@@ -183,7 +183,8 @@ class LegalityError(TilewrightError):
 
 
 class KernelTextError(TilewrightError):
-    """Text that is not kernel IR. It names the line, the column and what was expected there."""
+    """Text that is not kernel IR, or not a tile graph. It names the line, the column and what was
+    expected there."""
 
     code = "TW402"
 

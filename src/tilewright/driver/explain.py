@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.driver.compile import Compilation
+from tilewright.graph.text import print_graph
 from tilewright.kernel.ops import Assign, Barrier, Load, Reduce, Store, walk
 from tilewright.lower.obligations import report
 from tilewright.schedule.text import print_plan
@@ -12,7 +13,9 @@ from tilewright.schedule.text import print_plan
 
 def explain(compilation: Compilation) -> str:
     """Everything an author may ask about a compiled kernel, in sections."""
+    program = print_graph(compilation.graph).splitlines()[1:]
     sections = (
+        ("program", [line.removeprefix("  ") for line in program]),
         ("digits and places", print_plan(compilation.plan).splitlines()),
         ("layouts", list(_layouts(compilation))),
         ("inserted", list(_inserted(compilation)) or ["nothing"]),

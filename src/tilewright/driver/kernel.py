@@ -16,6 +16,7 @@ from tilewright.driver.call import Call, read_call
 from tilewright.driver.compile import Compilation, Rewrites, Specialisation, compile_program
 from tilewright.driver.explain import explain
 from tilewright.driver.launch import Launcher, SimulationResult, device_target
+from tilewright.graph.text import print_graph
 from tilewright.lang.constraints import Constraint, HardwareConstraint, MMAType
 from tilewright.lang.program import Program, caller_scope, program
 from tilewright.lang.symbols import Size
@@ -48,6 +49,11 @@ class CompiledKernel:
     def ir(self) -> str:
         """The kernel IR as text."""
         return self.compilation.ir
+
+    @property
+    def graph(self) -> str:
+        """The tile graph as text: what the program says, before any schedule."""
+        return print_graph(self.compilation.graph)
 
     @property
     def proofs(self) -> tuple[Obligation, ...]:

@@ -214,6 +214,13 @@ def tile_symbols(constraints: Sequence[Constraint]) -> frozenset[str]:
     return frozenset(names)
 
 
+def named_sizes(source: Program) -> frozenset[str]:
+    """Every symbol that a binding may give a number: axes of tensors, tile sizes, strides."""
+    strides = (size_of(s) for m in source.memories.values() for s in m.strides or ())
+    named = {name for stride in strides for name in stride.symbols()}
+    return tile_symbols(source.constraints) | named | frozenset(source.axes())
+
+
 def caller_scope(depth: int) -> Mapping[str, Any]:
     """The local names of the caller `depth` frames out, for annotations kept as text."""
     return dict(sys._getframe(depth + 1).f_locals)  # pyright: ignore[reportPrivateUsage]
