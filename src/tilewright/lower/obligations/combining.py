@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Value
+from tilewright.lower.obligations.carrying import families, summing_loops
 from tilewright.lower.obligations.exchange import prove_exchange, routes
-from tilewright.lower.obligations.reductions import families, resets_family, summing_loops
 from tilewright.lower.obligations.registers import (
     UnboundError,
     elements_of,
@@ -60,8 +60,7 @@ def _combined(
     steps, names = _steps(program, op, family, sites[-1])
     if not any(digits.values()) and not steps:
         return None
-    resets = [s for s in program.sites if resets_family(s.statement, family)]
-    partial = {id(loop) for s in sites for loop in summing_loops(s, resets)}
+    partial = {id(loop) for s in sites for loop in summing_loops(s, family)}
     repeated = [s for s, _ in steps if any(id(x) in partial for x in s.frame.loops)]
     if repeated and op not in _IDEMPOTENT:
         return Refuted(f"lane steps add up {fragment} in each turn of a loop that goes on with it")

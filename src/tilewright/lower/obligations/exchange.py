@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.kernel.ops import Cast, Load, Loop, Mma, Over, Read, Reduce, RegRef, Store, Value
 from tilewright.lower.obligations.accesses import VECTOR
-from tilewright.lower.obligations.reductions import resets_family, summing_loops
+from tilewright.lower.obligations.carrying import summing_loops
 from tilewright.lower.obligations.scope import Domain, Frame, Program, Site, domain
 from tilewright.lower.obligations.variation import digit_bits, varying
 from tilewright.poly.expr import Constraint, Expr, equal, less
@@ -189,8 +189,7 @@ class _Link:
         if any(not c.expr.variables() <= known | dims.keys() for c in guard):
             return Unknown("the threads that store and load partial results differ in digits")
         total = frozenset((combined.dst.name,))
-        resets = [s for s in program.sites if resets_family(s.statement, total)]
-        summed = {loop.var for loop in summing_loops(route.reduce, resets)}
+        summed = {loop.var for loop in summing_loops(route.reduce, total)}
         summed |= {n for n, _ in combined.along}
         return _Link(
             route, partial, reader, writer, tuple(dims.values()), tuple(guard), renamed,

@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import (
     Assign,
-    Cast,
     Load,
     Loop,
     Mma,
     Over,
-    Read,
     Reduce,
     ReducedAxis,
     Statement,
-    Value,
-    walk,
+)
+from tilewright.lower.obligations.carrying import (
+    Families,
+    counting_loops,
+    families,
+    resets_family,
 )
 from tilewright.lower.obligations.registers import RUN, registers_read, span_of, uses
 from tilewright.lower.obligations.scope import BUILTINS, Domain, Program, Site, domain
@@ -91,46 +93,25 @@ def reductions(program: Program) -> Iterator[Obligation]:
     classes = families(program)
     for (fragment, axis), terms in groups.items():
         family = classes.get(fragment, frozenset((fragment,)))
-        result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f))
+        result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f, classes))
         span = span_of(terms[0].statement)
         yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "reduction")
-
-
-def families(program: Program) -> dict[str, frozenset[str]]:
-    """Fragments that hold one value in turn, because one is copied to the other."""
-    classes: dict[str, frozenset[str]] = {}
-    for site in program.sites:
-        if isinstance(site.statement, Assign):
-            source = _copied(site.statement.value)
-            if source is not None:
-                target = site.statement.dst.name
-                one = classes.get(source, frozenset((source,)))
-                merged = one | classes.get(target, frozenset((target,)))
-                classes.update(dict.fromkeys(merged, merged))
-    return classes
-
-
-def _copied(value: Value) -> str | None:
-    """The fragment that a value copies, None where it computes."""
-    match value:
-        case Read():
-            return value.ref.name
-        case Cast():
-            return _copied(value.value)
-        case _:
-            return None
 
 
 # ---------------------------------------------------------------- completeness
 
 
-def _complete(program: Program, terms: Sequence[Term], family: frozenset[str]) -> Result:
+def _complete(
+    program: Program, terms: Sequence[Term], family: frozenset[str], classes: Families
+) -> Result:
     axis, fragment = terms[0].reduced.axis, terms[0].fragment
     extent = terms[0].reduced.extent
     if any(t.reduced.extent != extent for t in terms):
         return Unknown(f"the statements state different extents of {axis}")
     resets = [s for s in program.sites if resets_family(s.statement, family)]
-    summing = [summing_loops(t.site, resets) for t in terms]
+    summing = [
+        counting_loops(program, t.site, t.reduced.coordinate, family, classes) for t in terms
+    ]
     places = [_place(program, t) for t in terms]
     counted = frozenset[str]().union(
         *(_counted(t, loops) for t, loops in zip(terms, summing, strict=True))
@@ -156,26 +137,6 @@ def _target(statement: Statement) -> str:
     return statement.dst.name if isinstance(statement, Assign | Load) else ""
 
 
-def resets_family(statement: Statement, family: frozenset[str]) -> bool:
-    """Whether the statement sets a fragment of the family anew, not from the family itself."""
-    match statement:
-        case Assign(dst=dst, value=value):
-            own = any(r.name in family for r in registers_read(value))
-            return dst.name in family and not own
-        case Load(dst=dst):
-            return dst.name in family
-        case _:
-            return False
-
-
-def summing_loops(site: Site, resets: Sequence[Site]) -> tuple[Loop, ...]:
-    """The loops around the site whose iterations add up: no reset stands in them."""
-    inside = {id(r.statement) for r in resets}
-    return tuple(
-        loop for loop in site.frame.loops if not any(id(s) in inside for s in walk(loop.body))
-    )
-
-
 def _place(program: Program, term: Term) -> Domain:
     """The points of a term, with the registers of the accumulator and the atom's own k."""
     where = domain(program.kernel, term.site.frame, term.exprs, term.over, hardware=())
@@ -188,8 +149,9 @@ def _place(program: Program, term: Term) -> Domain:
 
 def _counted(term: Term, loops: Sequence[Loop]) -> frozenset[str]:
     """Dims over which a term runs, or that name its element; the others are context."""
+    outer = {loop.var for loop in term.site.frame.loops} - {loop.var for loop in loops}
     own = term.reduced.coordinate.variables() | {n for n, _ in term.over}
-    return own | {INNER, RUN} | {loop.var for loop in loops}
+    return (own | {INNER, RUN} | {loop.var for loop in loops}) - outer
 
 
 def _piece(term: Term, place: Domain, context: Mapping[str, Dim]) -> Piece:
