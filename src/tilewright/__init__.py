@@ -27,6 +27,7 @@ from tilewright.lang.functions import (
 )  # fmt: skip
 from tilewright.lang.symbols import sym
 from tilewright.lang.types import Memory, Register
+from tilewright.schedule.schedule import Schedule
 
 GLOBAL = GLOBAL_ADDRESS_SPACE = Space.GLOBAL
 SHARED = SHARED_ADDRESS_SPACE = Space.SHARED
@@ -34,7 +35,7 @@ wave = kernel  # the same decorator under the name that Wave's users know
 
 __all__ = [
     "CompiledKernel", "DType", "GLOBAL", "GLOBAL_ADDRESS_SPACE", "HardwareConstraint", "MMAType",
-    "Memory", "Register", "SHARED", "SHARED_ADDRESS_SPACE", "Space", "TileKernel",
+    "Memory", "Register", "SHARED", "SHARED_ADDRESS_SPACE", "Schedule", "Space", "TileKernel",
     "TilewrightError", "TilingConstraint", "WaveConstraint", "WorkgroupConstraint", "abs",
     "allocate", "bf16", "boolean", "broadcast", "cast", "ceil", "conditional", "cos", "erf", "exp",
     "exp2", "extent", "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "floor",

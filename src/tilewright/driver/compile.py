@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,9 +22,11 @@ from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.prove import Obligation
-from tilewright.schedule.grid import GridPlan
+from tilewright.schedule.blocks import combined_axes
+from tilewright.schedule.constraints import Constraint, merged
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
+from tilewright.schedule.schedule import Schedule
 from tilewright.target.model import Target
 
 
@@ -34,7 +36,7 @@ class Specialisation:
 
     `sizes` binds axes and tile sizes; `spaces` binds memory-space symbols; `strides` (elements)
     and `alignments` (bytes) describe tensors; `multiples` states divisors of dynamic sizes;
-    `arrange` orders the tiles.
+    `schedule` transforms the iteration space by hand, on top of the program's constraints.
     """
 
     target: Target
@@ -43,7 +45,7 @@ class Specialisation:
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     multiples: Mapping[str, int] = field(default_factory=dict[str, int])
-    arrange: Callable[[GridPlan], GridPlan] | None = None
+    schedule: Callable[[Schedule], Schedule] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,6 @@ class Rewrites:
 class Compilation:
     """Everything that a compilation made."""
 
-    program: Program
     specialisation: Specialisation
     graph: Graph
     plan: Plan
@@ -81,22 +82,37 @@ def compile_program(
     program: Program, specialisation: Specialisation, rewrites: Rewrites | None = None
 ) -> Compilation:
     """Trace, plan, lower and prove. The first refuted obligation is raised as its error."""
-    target, sizes = specialisation.target, specialisation.sizes
-    rewrites = rewrites or Rewrites()
+    sizes = specialisation.sizes
     check_sizes(program, sizes)
     check_layouts(
         program, specialisation.strides, specialisation.alignments, specialisation.multiples
     )
-    graph = rewrites.graph(trace_program(program, sizes, specialisation.spaces))
+    graph = trace_program(program, sizes, specialisation.spaces)
+    return compile_graph(graph, bind(program.constraints, sizes), specialisation, rewrites)
+
+
+def compile_graph(
+    graph: Graph,
+    constraints: Sequence[Constraint],
+    specialisation: Specialisation,
+    rewrites: Rewrites | None = None,
+) -> Compilation:
+    """Plan, lower and prove a tile graph, whichever door it came through."""
+    target, multiples = specialisation.target, specialisation.multiples
+    rewrites = rewrites or Rewrites()
+    graph = rewrites.graph(graph)
     check_graph(graph)
-    constraints = bind(program.constraints, sizes)
-    plan = rewrites.plan(make_plan(graph, constraints, target, specialisation.multiples, specialisation.arrange))
+    arrange = None
+    if specialisation.schedule is not None:
+        schedule = specialisation.schedule(Schedule.of(tuple(graph.axes), combined_axes(graph)))
+        constraints = merged(constraints, schedule.constraints())
+        arrange = schedule.arrange
+    plan = rewrites.plan(make_plan(graph, constraints, target, multiples, arrange))
     planned = tile_obligations(graph, plan, target)
     raise_first_refuted(planned)
     lowered = lower(
-        graph, plan, target, specialisation.strides, specialisation.alignments,
-        specialisation.multiples,
-    )  # fmt: skip
+        graph, plan, target, specialisation.strides, specialisation.alignments, multiples
+    )
     for tensor in lowered.tensors:
         refuse_known_overlap(tensor)
     check(lowered, target)
@@ -104,5 +120,4 @@ def compile_program(
     check(kernel, target)
     obligations = verify(kernel, target)
     raise_first_refuted(obligations)
-    obligations = (*planned, *obligations)
-    return Compilation(program, specialisation, graph, plan, kernel, obligations)
+    return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))

@@ -22,6 +22,7 @@ from tilewright.lang.program import Program, caller_scope, program
 from tilewright.lang.symbols import Size
 from tilewright.lower.obligations import report
 from tilewright.poly.prove import Obligation
+from tilewright.schedule.schedule import Schedule
 from tilewright.target import ALL_TARGETS, target_named
 from tilewright.target.model import Target
 
@@ -32,7 +33,8 @@ SPECIALISED_DIVISOR = 16  # dynamic sizes are specialised on their common diviso
 class CompiledKernel:
     """A kernel for one specialisation. Call it with the program's arguments, in order."""
 
-    def __init__(self, compilation: Compilation) -> None:
+    def __init__(self, source: Program, compilation: Compilation) -> None:
+        self.program = source
         self.compilation = compilation
         self._launcher: Launcher | None = None
 
@@ -79,7 +81,7 @@ class CompiledKernel:
 
         Outputs are written in place. A simulated run returns its report.
         """
-        call = read_call(self.compilation.program, arguments, named)
+        call = read_call(self.program, arguments, named)
         return self.launcher.run(call)
 
 
@@ -103,12 +105,14 @@ class TileKernel:
         strides: Mapping[str, tuple[int, ...]] | None = None,
         alignments: Mapping[str, int] | None = None,
         multiples: Mapping[str, int] | None = None,
+        schedule: Callable[[Schedule], Schedule] | None = None,
         rewrites: Rewrites | None = None,
     ) -> CompiledKernel:
         """Compile for a target (`sm_90a`, `gfx942`). Sizes that nothing binds stay dynamic.
 
         `strides` are in elements, `alignments` in bytes, both by argument name; `multiples`
-        states what dynamic sizes are multiples of. They are checked at every call.
+        states what dynamic sizes are multiples of. They are checked at every call. `schedule`
+        takes a `Schedule` and returns it transformed: splits, merges, places.
         """
         values = {**self.bindings, **bound_values(bindings or {})}
         specialisation = Specialisation(
@@ -118,8 +122,9 @@ class TileKernel:
             strides=strides or {},
             alignments=alignments or {},
             multiples=multiples or {},
+            schedule=schedule,
         )
-        return CompiledKernel(compile_program(self.program, specialisation, rewrites))
+        return CompiledKernel(self.program, compile_program(self.program, specialisation, rewrites))
 
     def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
         """Bind sizes and strides from the arguments, compile if new, and run in place."""

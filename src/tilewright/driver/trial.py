@@ -55,7 +55,7 @@ def run_trial(
     }
     random = np.random.default_rng(seed)
     values: dict[str, Any] = {}
-    for name, kind in compiled.compilation.program.arguments.items():
+    for name, kind in compiled.program.arguments.items():
         if isinstance(kind, MemoryType):
             values[name] = random_array(random, [whole[a] for a in kind.axes], kind.dtype)
         else:

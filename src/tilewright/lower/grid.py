@@ -30,7 +30,7 @@ def place_grid(b: Builder) -> Grid:
     wraps: list[Wrap] = []
     blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
     for leaf in grid.order:
-        values[leaf] = Expr.of(b.name(f"{leaf.lower()}_block"))
+        values[leaf] = Expr.of(b.name(_variable(leaf)))
     if blocks:
         digits = tuple((str(values[d]), extents[d]) for d in blocks)
         wraps.append(_decoding(Decode(Expr.of("block"), digits)))
@@ -46,13 +46,18 @@ def place_grid(b: Builder) -> Grid:
                 if not (whole.is_const and whole.const % factor == 0):
                     wraps.append(_guarding(less(values[source], whole)))
             case Merge(outer, inner, result):
-                names = tuple(b.name(f"{d.lower()}_block") for d in (outer, inner))
+                names = tuple(b.name(_variable(d)) for d in (outer, inner))
                 values[outer], values[inner] = (Expr.of(n) for n in names)
                 pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
                 wraps.append(_decoding(Decode(values[result], pair)))
     b.blocks.update({axis: values[axis] for axis in grid.extents})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
     return Grid(factors, grid.cluster, _chain(wraps))
+
+
+def _variable(counter: str) -> str:
+    """A counter's name as a variable's."""
+    return "".join(c if c.isalnum() else "_" for c in counter.lower()) + "_block"
 
 
 def _single(b: Builder, factors: tuple[Expr, ...]) -> Expr:

@@ -48,6 +48,11 @@ def _combined(op: Op) -> tuple[str, ...]:
             return ()
 
 
+def combined_axes(graph: Graph) -> frozenset[str]:
+    """The axes along which some operation combines elements."""
+    return frozenset(axis for op in ops.walk(graph.body) for axis in _combined(op))
+
+
 def _what(op: Op) -> str:
     match op:
         case ops.ReduceOp(name=name):

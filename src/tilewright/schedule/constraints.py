@@ -5,8 +5,10 @@ Sizes are numbers once bound; `lang` evaluates symbolic sizes before a plan is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
+from tilewright.base.diagnostics import ConstraintError
 from tilewright.base.spans import Span
 
 
@@ -50,3 +52,28 @@ class Hardware:
 
 
 Constraint = Workgroup | Tiling | Wave | Hardware
+
+
+def merged(own: Sequence[Constraint], scheduled: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """A program's constraints with a schedule's. Both may not speak of one axis."""
+    hardware = [c for c in own if isinstance(c, Hardware)]
+    more = [c for c in scheduled if isinstance(c, Hardware)]
+    for given in own:
+        if isinstance(given, Hardware):
+            continue
+        twin = next(
+            (s for s in scheduled if not isinstance(s, Hardware) and s.axis == given.axis), None
+        )
+        if twin is not None:
+            raise ConstraintError(
+                f"the schedule splits {given.axis}, which a constraint has placed",
+                span=twin.span,
+                expected="an axis placed by a constraint or by the schedule",
+                mend=f"remove the constraint on {given.axis}",
+            )
+    joined = Hardware()
+    for part in (*hardware, *more):
+        values = {f.name: v for f in fields(part) if (v := getattr(part, f.name)) is not None}
+        joined = replace(joined, **values)
+    rest = [c for c in (*own, *scheduled) if not isinstance(c, Hardware)]
+    return (*rest, joined)

@@ -145,7 +145,7 @@ def _check_warp_size(hardware: Hardware, target: Target) -> None:
 def contiguity_order(graph: Graph) -> tuple[str, ...]:
     """Axes from the most often contiguous in memory to the least. Writes count double."""
     writes = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
-    score = {axis: 0 for axis in graph.axes}
+    score = dict.fromkeys(graph.axes, 0)
     for memory in graph.memories:
         if memory.type.axes:
             weight = (2 if memory.name in writes else 1) * len(memory.type.axes)
@@ -370,9 +370,7 @@ def _warps_for(graph: Graph, tiles: Mapping[str, tuple[int, str]], target: Targe
     return max(1, min(_power_of_two(max(1, wanted)), limit))
 
 
-def _staging(
-    graph: Graph, contracts: Mapping[int, ContractPlan], warps: int
-) -> dict[int, Staging]:
+def _staging(graph: Graph, contracts: Mapping[int, ContractPlan], warps: int) -> dict[int, Staging]:
     """Stage reads that feed a contraction inside `iterate`, where asked or where warps share."""
     staging: dict[int, Staging] = {}
     for op in ops.walk(graph.body):
@@ -382,8 +380,7 @@ def _staging(
             if isinstance(inner, ops.ReadOp) and op.axis in inner.type.axes:
                 memory = graph.memory(inner.memory)
                 shared = not memory.allocated and (
-                    memory.space is Space.SHARED
-                    or (warps > 1 and _feeds_contract(graph, inner.id))
+                    memory.space is Space.SHARED or (warps > 1 and _feeds_contract(graph, inner.id))
                 )
                 staging[inner.id] = Staging.SHARED if shared else Staging.DIRECT
     return staging
