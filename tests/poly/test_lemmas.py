@@ -53,7 +53,7 @@ def test_merge_fault_names_both_counts() -> None:
     fault = merge_fault((Expr.of(64),), (Expr.of(4), Expr.of(8)))
     assert fault == "the digits run over 32 values, their source over 64"
     fault = merge_fault((Expr.of("M"), Expr.of("N")), (Expr.of("M"),))
-    assert fault == "the digits run over 1 values, their source over N"
+    assert fault == "the digits run over M values, their source over M*N"
     assert merge_fault((Expr.of("M"), Expr.of("N")), (Expr.of("K"), Expr.of("L"))) is not None
     assert merge_fault((Expr.of(4), Expr.of("M")), (Expr.of("M") * 2, Expr.of(2))) is None
 

@@ -59,10 +59,17 @@ def merge_fault(count: Sequence[Expr], extents: Sequence[Expr]) -> str | None:
         b = (right_rest[0] if right_rest else one) * right
         if a == b:
             return None
-        return f"the digits run over {b} values, their source over {a}"
-    names = " * ".join(f"({f})" for f in extents)
-    source = " * ".join(f"({f})" for f in count)
-    return f"the digits run over {names} values, their source over {source}"
+    return f"the digits run over {_product(extents)} values, their source over {_product(count)}"
+
+
+def _product(exprs: Sequence[Expr]) -> str:
+    const, rest = _factors(exprs)
+    factors = [str(const)] if const != 1 or not rest else []
+    factors += [
+        str(f) if isinstance(f.terms[0][0], str) and len(f.terms) == 1 and not f.const else f"({f})"
+        for f in rest
+    ]
+    return "*".join(factors)
 
 
 def _factors(exprs: Sequence[Expr]) -> tuple[int, list[Expr]]:
