@@ -1,0 +1,140 @@
+"""A fusion compiled for given sizes, strides and alignments: its kernels, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+from tilewright.codegen import emit
+from tilewright.fusion import ops
+from tilewright.fusion.ops import Program
+from tilewright.fusion.recognise import recognise
+from tilewright.fusion.segment import Segment, segment
+from tilewright.fusion.to_graph import Binding, Fused, to_graph
+from tilewright.graph.ops import Graph
+from tilewright.graph.verify import check_graph
+from tilewright.kernel.ops import Kernel
+from tilewright.kernel.passes import simplify
+from tilewright.kernel.text import print_kernel
+from tilewright.kernel.verify import check
+from tilewright.lower.lowering import lower
+from tilewright.lower.obligations import raise_first_refuted, report, verify
+from tilewright.mapping.obligations import tile_obligations
+from tilewright.poly.prove import Obligation
+from tilewright.schedule.auto import Automatic, choose_constraints
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.policy import make_plan
+from tilewright.schedule.text import print_plan
+from tilewright.target.model import Target
+
+ALIGNMENT = 16  # bytes, of every buffer that a fusion makes for itself
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """One kernel of a fusion, with what it was made from."""
+
+    fused: Fused
+    target: Target
+    automatic: Automatic
+    plan: Plan
+    kernel: Kernel
+    proofs: tuple[Obligation, ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.fused.graph
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        return self.fused.bindings
+
+    @cached_property
+    def source(self) -> str:
+        """The generated source for the target."""
+        return emit(self.kernel, self.target)
+
+    @cached_property
+    def ir(self) -> str:
+        """The kernel IR as text."""
+        return print_kernel(self.kernel)
+
+    def explain(self) -> str:
+        """What the automatic choice was and why, the plan, and the proofs."""
+        parts = (
+            f"{self.kernel.name} for {self.target.name}", *self.automatic.reasons,
+            print_plan(self.plan), report(self.proofs),
+        )  # fmt: skip
+        return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class CompiledFusion:
+    """The program with all sizes known, and its kernels in the order in which they run."""
+
+    program: Program
+    kernels: tuple[FusedKernel, ...]
+
+    def explain(self) -> str:
+        return "\n\n".join(kernel.explain() for kernel in self.kernels)
+
+
+def compile_fusion(
+    program: Program,
+    target: Target,
+    strides: Mapping[int, Sequence[int]],
+    alignments: Mapping[int, int],
+    orders: Mapping[int, Sequence[int]] | None = None,
+) -> CompiledFusion:
+    """Cut, plan, lower and prove. Sizes are the program's.
+
+    `strides` (elements) and `alignments` (bytes) describe the inputs, by position; `orders`
+    gives stride orders of results, by node.
+    """
+    program = recognise(program)
+    found = segment(program, strides)
+    kernels: list[FusedKernel] = []
+    for number, part in enumerate(found.segments):
+        fused = to_graph(program, found, part, kernel_name(program, part, number), orders)
+        kernels.append(_compile(program, fused, target, alignments))
+    return CompiledFusion(program, tuple(kernels))
+
+
+def kernel_name(program: Program, part: Segment, number: int) -> str:
+    """A name that says what a kernel mostly does."""
+    kinds = [program.nodes[n] for n in part.nodes]
+    what = "pointwise"
+    if any(isinstance(n, ops.Contract) for n in kinds):
+        what = "matmul"
+    elif any(isinstance(n, ops.Reduce) for n in kinds):
+        what = "reduction"
+    return f"{what}{number}"
+
+
+def _compile(
+    program: Program, fused: Fused, target: Target, alignments: Mapping[int, int]
+) -> FusedKernel:
+    graph = fused.graph
+    check_graph(graph)
+    automatic = choose_constraints(graph, target, fused.coordinates)
+    plan = make_plan(graph, automatic.constraints, target)
+    planned = tile_obligations(graph, plan, target)
+    raise_first_refuted(planned)
+    aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
+    strides = {b.name: b.strides for b in fused.bindings}
+    lowered = lower(graph, plan, target, strides, aligned)
+    check(lowered, target)
+    kernel = simplify(lowered)
+    check(kernel, target)
+    proofs = verify(kernel, target)
+    raise_first_refuted(proofs)
+    return FusedKernel(fused, target, automatic, plan, kernel, (*planned, *proofs))
+
+
+def _alignment(program: Program, binding: Binding, alignments: Mapping[int, int]) -> int:
+    """What is known of the address of an argument's first element, in bytes."""
+    node = program.nodes[binding.buffer]
+    whole = alignments[node.position] if isinstance(node, ops.Input) else ALIGNMENT
+    return gcd(whole, binding.offset * binding.dtype.bytes) or whole

@@ -1,0 +1,1 @@
+"""The door for library authors: definitions of tensor operations, in nvFuser's vocabulary."""

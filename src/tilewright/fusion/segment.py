@@ -1,0 +1,435 @@
+"""Cutting a program into kernels.
+
+Nodes are placed one after the other. A node joins the kernels of its operands where one loop
+nest can hold them all; else the operands are written to memory and it begins a new kernel.
+Kernels have levels: data flows from a lower level to a higher one, or stays inside a kernel, so
+no cycle can arise and one pass in program order is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.fusion import ops
+from tilewright.fusion.access import Access, dense, through, whole
+from tilewright.fusion.domains import Carrier, Domains, Element, Trial, pairs_of
+from tilewright.fusion.ops import Node, Program
+
+LARGEST = 64  # nodes of one kernel
+MOST_READS = 24  # buffers that one kernel reads
+INLINED = 8  # nodes that are computed again for a slice or reshape of them, at most
+
+Axes = tuple[Element | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One way in which a kernel reads a buffer (or counts, for an Iota): its axes by dimension."""
+
+    carrier: Carrier
+    source: Access | int  # an Iota's node
+    axes: Axes
+
+
+@dataclass(eq=False)
+class _Group:
+    """A kernel under construction."""
+
+    level: int
+    nodes: list[int] = field(default_factory=list[int])
+    reads: dict[Access | int, list[Instance]] = field(
+        default_factory=dict[Access | int, list[Instance]]
+    )
+    axes: set[Element] = field(default_factory=set[Element])
+    reduced: set[Element] = field(default_factory=set[Element])
+    contract: int | None = None
+    written: bool = False  # whether one of its values has a buffer that others may read
+    merged_into: _Group | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One kernel: its nodes in order, and what it writes.
+
+    `axes` gives each node and each read its axes by dimension, None where nothing changes.
+    A contraction's axes go on with those that it sums over. `reads` tells which read stands
+    at an operand. `writes` are the nodes that become buffers.
+    """
+
+    nodes: tuple[int, ...]
+    axes: Mapping[Carrier, Axes]
+    sizes: Mapping[Element, int]
+    reads: Mapping[tuple[int, int], Instance]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """Kernels in an order in which they can run, and the values that are read in place."""
+
+    segments: tuple[Segment, ...]
+    accesses: Mapping[int, Access]
+
+
+def segment(program: Program, strides: Mapping[int, Sequence[int]]) -> Segmentation:
+    """Cut a program. `strides` gives the inputs' strides, in elements, by position."""
+    return _Segmenter(program, strides).run()
+
+
+class _Segmenter:
+    def __init__(self, program: Program, strides: Mapping[int, Sequence[int]]) -> None:
+        self.program = program
+        self.nodes = program.nodes
+        self.domains = Domains()
+        self.axes: dict[Carrier, Axes] = {}
+        self.reads: dict[tuple[int, int], Instance] = {}
+        self.accesses: dict[int, Access] = {}
+        self.levels: dict[int, int] = {}  # of buffers: the first level that may read them
+        self.groups: dict[int, _Group] = {}
+        self.neighbours: dict[tuple[int, int], _Group] = {}
+        self.inline: dict[int, int] = {}  # nodes to compute again where a value is inlined
+        self._strides = strides
+        self._carrier = 0
+        self._live = program.live()
+
+    def run(self) -> Segmentation:
+        for number, node in enumerate(self.nodes):
+            if self._live[number]:
+                self._place(number, node)
+        for output in self.program.outputs:
+            if self._live[output]:
+                self._materialise(output)
+        groups = {id(g): g for n in self.groups for g in (self._group(n),)}
+        ordered = sorted(groups.values(), key=lambda g: (g.level, min(g.nodes)))
+        finished = (self._finish(g) for g in ordered)
+        return Segmentation(tuple(s for s in finished if s.writes), self.accesses)
+
+    # ------------------------------------------------------------ placing
+
+    def _place(self, number: int, node: Node) -> None:
+        match node:
+            case ops.Input():
+                self.accesses[number] = whole(number, node.type.shape, self._strides[node.position])
+                self.levels[number] = 0
+            case ops.ScalarInput() | ops.Constant() | ops.Iota():
+                self.inline[number] = 0
+            case ops.Move() | ops.Reshape():
+                self._place_moved(number, node)
+            case ops.Contract():
+                for operand in ops.operands(node):
+                    self._materialise(operand)
+                self._begin(number, node)
+            case _:
+                self._place_joined(number, node)
+
+    def _place_joined(self, number: int, node: Node) -> None:
+        direct = [o for o in ops.operands(node) if o in self.groups]
+        if isinstance(node, ops.View) and not direct and self._alias(number, node):
+            return
+        self.inline[number] = 1 + sum(self._inlined(o) for o in ops.operands(node))
+        if isinstance(node, ops.Reduce):
+            self.inline[number] = INLINED + 1
+        groups = {id(g): g for o in direct for g in (self._group(o),)}
+        level = max([self._ready(node), *(g.level for g in groups.values())])
+        joined = [g for g in groups.values() if g.level == level or not g.written]
+        if joined and self._merge(number, node, joined):
+            self._group(number).level = level  # nobody reads those that were lower
+            return
+        for operand in direct:
+            self._materialise(operand)
+        if isinstance(node, ops.View) and self._alias(number, node):
+            return
+        self._begin(number, node)
+
+    def _place_moved(self, number: int, node: ops.Move | ops.Reshape) -> None:
+        if self._alias(number, node):
+            return
+        if self._inlined(node.value) > INLINED:
+            self._materialise(node.value)
+            if self._alias(number, node):
+                return
+        self.inline[number] = 1 + self._inlined(node.value)
+        self._begin(number, node)
+
+    def _inlined(self, operand: int) -> int:
+        if operand in self.accesses:
+            return 0
+        return self.inline.get(operand, INLINED + 1)
+
+    def _alias(self, number: int, node: Node) -> bool:
+        """Read a moved buffer in place, where its strides allow that."""
+        source = self.accesses.get(ops.operands(node)[0])
+        found = None if source is None else through(source, node)
+        if found is not None:
+            self.accesses[number] = found
+        return found is not None
+
+    def _materialise(self, number: int) -> None:
+        """Give a value a buffer of its own, for later kernels to read."""
+        if number in self.accesses or number not in self.groups:
+            return
+        node = self.nodes[number]
+        self.accesses[number] = whole(number, node.type.shape, dense(node.type.shape))
+        group = self._group(number)
+        group.written = True
+        self.levels[number] = group.level + 1
+
+    def _ready(self, node: Node) -> int:
+        """The first level at which every buffer that the node reads is written.
+
+        Operands that kernels compute do not count, unless they were written for others.
+        """
+        leaves = (o for o in self._leaves(node) if o in self.accesses and o not in self.groups)
+        return max((self.levels[self.accesses[o].buffer] for o in leaves), default=0)
+
+    def _after(self, node: Node) -> int:
+        """The first level at which the node can begin a kernel: all it reads is written."""
+        leaves = (o for o in self._leaves(node) if o in self.accesses)
+        return max((self.levels[self.accesses[o].buffer] for o in leaves), default=0)
+
+    def _leaves(self, node: Node) -> Iterator[int]:
+        """The operands; for a move, the buffers behind what is computed again for it."""
+        for operand in ops.operands(node):
+            if isinstance(node, ops.Move | ops.Reshape) and operand not in self.accesses:
+                yield from self._leaves_of_tree(operand)
+            else:
+                yield operand
+
+    def _leaves_of_tree(self, number: int) -> Iterator[int]:
+        if number in self.accesses:
+            yield number
+            return
+        for operand in ops.operands(self.nodes[number]):
+            yield from self._leaves_of_tree(operand)
+
+    # ------------------------------------------------------------ kernels
+
+    def _group(self, number: int) -> _Group:
+        group = self.groups[number]
+        while group.merged_into is not None:
+            group = group.merged_into
+        self.groups[number] = group
+        return group
+
+    def _begin(self, number: int, node: Node) -> None:
+        """A kernel of its own, or beside one of the same level that reads the same buffer."""
+        level = self._after(node)
+        buffers = [a.buffer for o in self._leaves(node) if (a := self.accesses.get(o))]
+        for buffer in buffers:
+            beside = self.neighbours.get((level, buffer))
+            while beside is not None and beside.merged_into is not None:
+                beside = beside.merged_into
+            usable = beside is not None and beside.level == level
+            if beside is not None and usable and self._merge(number, node, [beside]):
+                return
+        group = _Group(level)
+        if not self._merge(number, node, [group]):
+            raise RuntimeError(f"node {number} cannot stand alone")
+        for buffer in buffers:
+            self.neighbours[level, buffer] = group
+
+    def _merge(self, number: int, node: Node, groups: list[_Group]) -> bool:
+        """Add a node to kernels that become one, if one loop nest can hold them."""
+        if sum(len(g.nodes) for g in groups) >= LARGEST:
+            return False
+        if not _kinds_fit(node, groups):
+            return False
+        axes = self._declare(number, node)
+        trial = Trial(self.domains)
+        found: dict[int, Instance] = {}
+        if not self._connect(trial, number, node, axes, groups, found):
+            return False
+        self._share(trial, groups, list(found.values()))
+        if not _one_nest(trial, node, axes, groups):
+            return False
+        if (
+            len({s for g in groups for s in g.reads} | {i.source for i in found.values()})
+            > MOST_READS
+        ):
+            return False
+        trial.commit()
+        self.axes[number] = axes
+        self._absorb(number, node, groups, found)
+        return True
+
+    def _absorb(
+        self, number: int, node: Node, groups: list[_Group], found: Mapping[int, Instance]
+    ) -> None:
+        first, *others = sorted(groups, key=lambda g: -len(g.nodes))
+        for group in others:
+            group.merged_into = first
+            first.nodes += group.nodes
+            first.axes |= group.axes
+            first.reduced |= group.reduced
+            first.written |= group.written
+            first.contract = first.contract if first.contract is not None else group.contract
+            for source, instances in group.reads.items():
+                first.reads.setdefault(source, []).extend(instances)
+        first.nodes.append(number)
+        axes = self.axes[number]
+        own, reduced = real(axes), real(axes[node.type.rank :])
+        first.axes = {self.domains.find(e) for e in first.axes | own}
+        first.reduced = {self.domains.find(e) for e in first.reduced | reduced}
+        if isinstance(node, ops.Contract):
+            first.contract = number
+        for position, instance in found.items():
+            self.reads[number, position] = instance
+            first.reads.setdefault(instance.source, []).append(instance)
+        self.groups[number] = first
+
+    # ------------------------------------------------------------ axes
+
+    def _declare(self, number: int, node: Node) -> Axes:
+        sizes = list(node.type.shape)
+        match node:
+            case ops.Contract():
+                sizes += _terms(self.nodes, node).values()
+            case ops.Reduce():
+                shape = self.nodes[node.value].type.shape
+                sizes += [shape[d] for d in node.dims]
+            case _:
+                pass
+        return tuple(
+            None if n == 1 else self.domains.add(number, d, n) for d, n in enumerate(sizes)
+        )
+
+    def _instance(self, source: Access | int) -> Instance:
+        self._carrier -= 1
+        if isinstance(source, Access):
+            steps = zip(source.shape, source.strides, strict=True)
+            real = [n if s else 1 for n, s in steps]
+        else:
+            real = list(self.nodes[source].type.shape)
+        axes = tuple(
+            None if n == 1 else self.domains.add(self._carrier, d, n) for d, n in enumerate(real)
+        )
+        self.axes[self._carrier] = axes
+        return Instance(self._carrier, source, axes)
+
+    def _connect(
+        self, trial: Trial, number: int, node: Node, axes: Axes, groups: list[_Group],
+        found: dict[int, Instance],
+    ) -> bool:  # fmt: skip
+        """Join the node's axes with its operands'."""
+        if isinstance(node, ops.Move | ops.Reshape):
+            return True  # its operand is evaluated at coordinates of its own
+        for position, operand in enumerate(ops.operands(node)):
+            source: Access | int | None = self.accesses.get(operand)
+            if isinstance(self.nodes[operand], ops.Iota):
+                source = operand
+            if operand in self.groups and self._group(operand) in groups:
+                other = self.axes[operand][: self.nodes[operand].type.rank]
+            elif source is None and operand in self.groups:
+                self._materialise(operand)
+                found[position] = self._instance(self.accesses[operand])
+                other = found[position].axes
+            elif source is not None:
+                found[position] = self._instance(source)
+                other = found[position].axes
+            else:
+                continue  # constants and scalars have no axes
+            if not trial.join(self._pairs(node, position, axes, other)):
+                return False
+        return True
+
+    def _pairs(self, node: Node, position: int, axes: Axes, other: Axes):
+        match node:
+            case ops.View():
+                theirs = [None if d is None else other[d] for d in node.dims]
+                return pairs_of(axes, theirs)
+            case ops.Reduce():
+                kept = [a for d, a in enumerate(other) if d not in node.dims]
+                return pairs_of(axes, [*kept, *(other[d] for d in node.dims)])
+            case ops.Contract():
+                labels = (*node.labels, *_terms(self.nodes, node))
+                own = dict(zip(labels, axes, strict=True))
+                theirs = node.lhs_labels if position == 0 else node.rhs_labels
+                return pairs_of([own[a] for a in theirs], other)
+            case _:
+                return pairs_of(axes[len(axes) - len(other) :], other)
+
+    def _share(self, trial: Trial, groups: list[_Group], fresh: list[Instance]) -> None:
+        """Read a buffer once where all its readers can have the same axes."""
+        kept: dict[Access | int, list[Instance]] = {}
+        for group in groups:
+            for source, instances in group.reads.items():
+                known = kept.setdefault(source, [])
+                for instance in instances if not known else instances[:1]:
+                    if known:
+                        trial.join(pairs_of(known[0].axes, instance.axes))
+                    known.append(instance)
+        for instance in fresh:
+            for other in kept.get(instance.source, ())[:4]:
+                if trial.join(pairs_of(other.axes, instance.axes)):
+                    break
+            kept.setdefault(instance.source, []).append(instance)
+
+    # ------------------------------------------------------------ results
+
+    def _finish(self, group: _Group) -> Segment:
+        nodes = self._needed(group)
+        reads = {
+            (n, p): self.reads[n, p]
+            for n in nodes
+            for p in range(len(ops.operands(self.nodes[n])))
+            if (n, p) in self.reads
+        }
+        carriers = [*nodes, *(i.carrier for i in reads.values())]
+        axes = {
+            c: tuple(None if e is None else self.domains.find(e) for e in self.axes[c])
+            for c in carriers
+        }
+        sizes = {e: self.domains.sizes[e] for a in axes.values() for e in a if e is not None}
+        writes = tuple(n for n in nodes if n in self.accesses)
+        return Segment(nodes, axes, sizes, reads, writes)
+
+    def _needed(self, group: _Group) -> tuple[int, ...]:
+        """The nodes that a written value follows from; others were computed again elsewhere."""
+        found: set[int] = set()
+        for number in sorted(group.nodes, reverse=True):
+            if number in found or number in self.accesses:
+                found.add(number)
+                node = self.nodes[number]
+                if not isinstance(node, ops.Move | ops.Reshape):
+                    inside = (o for p, o in enumerate(ops.operands(node))
+                              if (number, p) not in self.reads)  # fmt: skip
+                    found |= {o for o in inside if o in self.groups}
+        return tuple(sorted(found))
+
+
+def _terms(nodes: Sequence[Node], node: ops.Contract) -> dict[int, int]:
+    """The labels that a contraction sums over, with their sizes."""
+    sizes = dict(zip(node.lhs_labels, nodes[node.lhs].type.shape, strict=True))
+    for label, size in zip(node.rhs_labels, nodes[node.rhs].type.shape, strict=True):
+        sizes[label] = max(size, sizes.get(label, 1))
+    return {a: n for a, n in sizes.items() if a not in node.labels}
+
+
+def _kinds_fit(node: Node, groups: list[_Group]) -> bool:
+    """A contraction is alone in its kernel, but for what follows it element by element."""
+    contracts = sum(g.contract is not None for g in groups)
+    if isinstance(node, ops.Contract):
+        return not any(g.nodes for g in groups)
+    if contracts:
+        plain = not isinstance(node, ops.Reduce | ops.Move | ops.Reshape)
+        return plain and contracts == 1 and not any(g.reduced for g in groups if g.contract is None)
+    return True
+
+
+def _one_nest(trial: Trial, node: Node, axes: Axes, groups: list[_Group]) -> bool:
+    """Whether the axes of one of the parts are all there are, and all reduce the same ones."""
+    own, reduced = trial.axes(real(axes)), trial.axes(real(axes[node.type.rank :]))
+    parts = [own, *(trial.axes(g.axes) for g in groups)]
+    if len(set[Element]().union(*parts)) > max(map(len, parts)):
+        return False
+    sums = [s for s in (reduced, *(trial.axes(g.reduced) for g in groups)) if s]
+    if any(g.contract is not None for g in groups):
+        others = [own, *(trial.axes(g.axes) for g in groups if g.contract is None)]
+        return not any(part & sums[0] for part in others) if sums else True
+    return all(s == sums[0] for s in sums)
+
+
+def real(axes: Axes) -> set[Element]:
+    """The axes that there are."""
+    return {a for a in axes if a is not None}

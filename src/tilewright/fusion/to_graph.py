@@ -1,0 +1,524 @@
+"""From a segment of a fusion to the tile graph that both doors share.
+
+Classes of dimensions become named axes. Axes that lie side by side in every buffer become one,
+so that contiguous memory is one long axis. Views leave no trace: values name their axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.base.dtypes import DType
+from tilewright.base.spaces import Space
+from tilewright.base.spans import Span
+from tilewright.fusion import ops
+from tilewright.fusion.access import Access, dense, groups
+from tilewright.fusion.domains import Element
+from tilewright.fusion.ops import Program
+from tilewright.fusion.segment import Axes, Instance, Segment, Segmentation, real
+from tilewright.graph import ops as graph_ops
+from tilewright.graph.ops import Graph, Memory, Op, ScalarArgument, Type
+from tilewright.poly.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a kernel's tensor argument is: a window of the buffer that node `buffer` fills."""
+
+    name: str
+    buffer: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    written: bool
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A tile graph, what its arguments are, and which axes only coordinates go along."""
+
+    graph: Graph
+    bindings: tuple[Binding, ...]
+    scalars: Mapping[str, int]  # name to position of the argument
+    coordinates: frozenset[str]
+
+
+def to_graph(
+    program: Program, segmentation: Segmentation, segment: Segment, name: str,
+    orders: Mapping[int, Sequence[int]] | None = None,
+) -> Fused:  # fmt: skip
+    """The tile graph of a segment. `orders` gives stride orders of results that have one."""
+    return _Translator(program, segmentation, segment, name, orders or {}).run()
+
+
+@dataclass
+class _Translator:
+    program: Program
+    segmentation: Segmentation
+    segment: Segment
+    name: str
+    orders: Mapping[int, Sequence[int]]
+    body: list[Op] = field(default_factory=list[Op])
+    values: dict[object, int] = field(default_factory=dict[object, int])
+    types: dict[int, Type] = field(default_factory=dict[int, Type])
+    extents: dict[str, Expr] = field(default_factory=dict[str, Expr])
+    memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    bindings: dict[str, Binding] = field(default_factory=dict[str, Binding])
+    scalars: dict[str, int] = field(default_factory=dict[str, int])
+    names: dict[Element, str] = field(default_factory=dict[Element, str])
+    coordinates: set[str] = field(default_factory=set[str])
+    count: int = 0
+
+    def run(self) -> Fused:
+        self._name_axes()
+        for number in self.segment.nodes:
+            self._emit(number)
+        for number in self.segment.writes:
+            self._write(number)
+        first = self.program.nodes[self.segment.nodes[0]].span
+        scalars = tuple(
+            ScalarArgument(n, self.program.nodes[self._scalar_node(p)].type.dtype)
+            for n, p in self.scalars.items()
+        )
+        graph = Graph(
+            self.name, self.extents, tuple(self.memories.values()), scalars, tuple(self.body), first
+        )
+        return Fused(graph, tuple(self.bindings.values()), self.scalars,
+                     frozenset(self.coordinates))  # fmt: skip
+
+    def _scalar_node(self, position: int) -> int:
+        return next(
+            i for i, n in enumerate(self.program.nodes)
+            if isinstance(n, ops.ScalarInput) and n.position == position
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ axes
+
+    def _name_axes(self) -> None:
+        self.merged = merge_axes(self.program, self.segment, self.orders)
+        reduced: set[Element] = set()
+        for number in self.segment.nodes:
+            node = self.program.nodes[number]
+            reduced |= real(self.segment.axes[number][node.type.rank :])
+        kinds = {"I": 0, "R": 0}
+        for axes in self.segment.axes.values():
+            for element in axes:
+                if element is None or element in self.names or element not in self.merged:
+                    continue
+                kind = "R" if element in reduced else "I"
+                axis = f"{kind}{kinds[kind]}"
+                kinds[kind] += 1
+                self.names[element] = axis
+                self.extents[axis] = Expr.of(self.merged[element])
+
+    def _axes(self, elements: Axes) -> tuple[str, ...]:
+        return tuple(self.names[e] for e in elements if e is not None and e in self.names)
+
+    def _fresh_axis(self, size: int) -> str:
+        axis = f"X{len(self.coordinates)}"
+        self.coordinates.add(axis)
+        self.extents[axis] = Expr.of(size)
+        return axis
+
+    # ------------------------------------------------------------ recording
+
+    def _add(self, op: Op) -> int:
+        self.body.append(op)
+        self.types[op.id] = op.type
+        return op.id
+
+    def _id(self) -> int:
+        self.count += 1
+        return self.count
+
+    def _view(self, value: int, axes: Sequence[str], span: Span | None) -> int:
+        """The value with exactly these axes, in order."""
+        own = self.types[value]
+        if own.axes == tuple(axes):
+            return value
+        made = Type(tuple(axes), own.dtype)
+        return self._add(graph_ops.View(id=self._id(), type=made, span=span, value=value))
+
+    def _read(self, access: Access, axes: Sequence[str | None], span: Span | None) -> int:
+        """Read a buffer, with a name for each dimension that changes anything."""
+        found = [
+            (a, n, s) for a, n, s in zip(axes, access.shape, access.strides, strict=True)
+            if a is not None and s
+        ]  # fmt: skip
+        key = ("read", access.buffer, access.offset, tuple(found))
+        if key not in self.values:
+            source = self.program.nodes[access.buffer]
+            stem = f"t{source.position}" if isinstance(source, ops.Input) else f"v{access.buffer}"
+            name = self._memory(stem, access, found, source.type.dtype, written=False)
+            kind = self.memories[name].type
+            self.values[key] = self._add(
+                graph_ops.ReadOp(id=self._id(), type=kind, span=span, memory=name)
+            )
+        return self.values[key]
+
+    def _memory(
+        self, stem: str, access: Access, found: Sequence[tuple[str, int, int]], dtype: DType, *,
+        written: bool,
+    ) -> str:  # fmt: skip
+        name, number = stem, 1
+        while name in self.memories:
+            number += 1
+            name = f"{stem}_{number}"
+        kind = Type(tuple(a for a, _, _ in found), dtype)
+        steps = tuple(s for _, _, s in found)
+        shape = tuple(self.extents[a].const for a, _, _ in found)
+        strides = tuple(Expr.of(s) for s in steps)
+        self.memories[name] = Memory(name, kind, Space.GLOBAL, strides)
+        self.bindings[name] = Binding(
+            name, access.buffer, access.offset, shape, steps, dtype, written
+        )
+        return name
+
+    def _write(self, number: int) -> None:
+        node = self.program.nodes[number]
+        shape = node.type.shape
+        access = Access(number, 0, shape, dense(shape, self.orders.get(number)))
+        axes = self.segment.axes[number][: node.type.rank]
+        found = [
+            (self.names[e], n, s)
+            for e, n, s in zip(axes, shape, access.strides, strict=True)
+            if e is not None and e in self.names
+        ]
+        name = self._memory(f"v{number}", access, found, node.type.dtype, written=True)
+        kind = self.memories[name].type
+        self._add(
+            graph_ops.WriteOp(
+                id=self._id(), type=kind, span=node.span, memory=name, value=self._emit(number)
+            )
+        )
+
+    # ------------------------------------------------------------ values
+
+    def _emit(self, number: int) -> int:
+        """The value of a node of the segment."""
+        if number not in self.values:
+            self.values[number] = self._value(number)
+        return self.values[number]
+
+    def _operand(self, number: int, position: int) -> int:
+        node = self.program.nodes[number]
+        operand = ops.operands(node)[position]
+        instance = self.segment.reads.get((number, position))
+        if instance is None:
+            return self._leaf(operand) if operand not in self.segment.axes else self._emit(operand)
+        if isinstance(instance.source, int):
+            return self._index(instance, node.span)
+        names = [self.names.get(e) if e is not None else None
+                 for e in self.segment.axes[instance.carrier]]  # fmt: skip
+        return self._read(instance.source, names, node.span)
+
+    def _index(self, instance: Instance, span: Span | None) -> int:
+        axes = self._axes(self.segment.axes[instance.carrier])
+        source = instance.source
+        dtype = self.program.nodes[source].type.dtype if isinstance(source, int) else None
+        if not axes or dtype is None:
+            return self._constant(0, self.program.nodes[int(source)].type.dtype, span)  # type: ignore[arg-type]
+        return self._iota(axes[0], dtype, span)
+
+    def _iota(self, axis: str, dtype: DType, span: Span | None) -> int:
+        key = ("index", axis, dtype)
+        if key not in self.values:
+            made = Type((axis,), dtype)
+            self.values[key] = self._add(graph_ops.Index(id=self._id(), type=made, span=span))
+        return self.values[key]
+
+    def _constant(self, value: float | int | bool, dtype: DType, span: Span | None) -> int:
+        key = ("constant", repr(value), dtype)
+        if key not in self.values:
+            made = Type((), dtype)
+            self.values[key] = self._add(
+                graph_ops.Constant(id=self._id(), type=made, span=span, value=value)
+            )
+        return self.values[key]
+
+    def _leaf(self, number: int) -> int:
+        node = self.program.nodes[number]
+        match node:
+            case ops.Constant():
+                return self._constant(node.value, node.type.dtype, node.span)
+            case ops.ScalarInput():
+                name = f"s{node.position}"
+                self.scalars[name] = node.position
+                if ("scalar", name) not in self.values:
+                    made = Type((), node.type.dtype)
+                    self.values["scalar", name] = self._add(
+                        graph_ops.ScalarRead(id=self._id(), type=made, span=node.span, name=name)
+                    )
+                return self.values["scalar", name]
+            case _:
+                raise RuntimeError(f"node {number} is no leaf")
+
+    def _value(self, number: int) -> int:
+        node = self.program.nodes[number]
+        match node:
+            case ops.Map():
+                args = tuple(self._operand(number, i) for i in range(len(node.args)))
+                return self._elementwise(node, args)
+            case ops.Convert():
+                return self._cast(self._operand(number, 0), node)
+            case ops.View():
+                return self._operand(number, 0)
+            case ops.Move() | ops.Reshape():
+                axes = [self.names.get(e) if e is not None else None
+                        for e in self.segment.axes[number]]  # fmt: skip
+                return self._moved(number, axes)
+            case ops.Reduce():
+                return self._reduce(number, node)
+            case ops.Contract():
+                return self._contract(number, node)
+            case _:
+                raise RuntimeError(f"node {number} is a leaf")
+
+    def _elementwise(self, node: ops.Map, args: tuple[int, ...]) -> int:
+        axes = tuple(dict.fromkeys(
+            a for i in sorted(args, key=lambda v: -len(self.types[v].axes))
+            for a in self.types[i].axes
+        ))  # fmt: skip
+        made = Type(axes, node.type.dtype)
+        return self._add(
+            graph_ops.Elementwise(
+                id=self._id(), type=made, span=node.span, name=node.name, args=args
+            )
+        )
+
+    def _cast(self, value: int, node: ops.Convert) -> int:
+        own = self.types[value]
+        if own.dtype == node.type.dtype:
+            return value
+        made = Type(own.axes, node.type.dtype)
+        return self._add(graph_ops.CastOp(id=self._id(), type=made, span=node.span, value=value))
+
+    # ------------------------------------------------------------ sums
+
+    def _reduce(self, number: int, node: ops.Reduce) -> int:
+        value = self._operand(number, 0)
+        return self._reduce_over(
+            node.name, value, self._axes(self.segment.axes[number][node.type.rank :]), node.span
+        )
+
+    def _reduce_over(self, name: str, value: int, axes: Sequence[str], span: Span | None) -> int:
+        missing = [a for a in axes if a not in self.types[value].axes]
+        value = self._view(value, (*self.types[value].axes, *missing), span)
+        for axis in axes:
+            own = self.types[value]
+            made = Type(tuple(a for a in own.axes if a != axis), own.dtype)
+            value = self._add(
+                graph_ops.ReduceOp(
+                    id=self._id(), type=made, span=span, name=name, value=value, axis=axis
+                )
+            )
+        return value
+
+    def _contract(self, number: int, node: ops.Contract) -> int:
+        """A contraction; as products and a sum where an operand brings no axis of its own."""
+        axes = self.segment.axes[number]
+        result = self._axes(axes[: node.type.rank])
+        terms = self._axes(axes[node.type.rank :])
+        before = len(self.body)
+        lhs, rhs = self._operand(number, 0), self._operand(number, 1)
+        left, right = set(self.types[lhs].axes), set(self.types[rhs].axes)
+        whole = left - right and right - left and terms and set(terms) <= left & right
+        if not whole or not (left | right) >= set(result):
+            wide = [
+                self._add(graph_ops.CastOp(
+                    id=self._id(), type=Type(self.types[v].axes, node.type.dtype), span=node.span,
+                    value=v,
+                )) if self.types[v].dtype != node.type.dtype else v
+                for v in (lhs, rhs)
+            ]  # fmt: skip
+            product = ops.Map(type=node.type, span=node.span, name="mul", args=())
+            value = self._elementwise(product, (wide[0], wide[1]))
+            return self._reduce_over("add", value, terms, node.span)
+        made = Type(tuple(a for a in result if a in left | right), node.type.dtype)
+        zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=node.span, value=0))
+        if len(terms) > 1:
+            return self._product(lhs, rhs, zero, made, terms, node.span)
+        return self._loop(before, lhs, rhs, zero, made, terms[0], node.span)
+
+    def _product(
+        self, lhs: int, rhs: int, acc: int, made: Type, terms: tuple[str, ...], span: Span | None
+    ) -> int:
+        return self._add(
+            graph_ops.Contract(
+                id=self._id(), type=made, span=span, lhs=lhs, rhs=rhs, acc=acc, contracted=terms
+            )
+        )
+
+    def _loop(
+        self, before: int, lhs: int, rhs: int, zero: int, made: Type, axis: str, span: Span | None
+    ) -> int:
+        """The reduction loop, with the operands' reads inside it so that they are pipelined."""
+        reads = [op for op in self.body[before:] if isinstance(op, graph_ops.ReadOp)]
+        self.body = [op for op in self.body if op not in reads]
+        outer, self.body = self.body, []
+        param = self._add(graph_ops.Param(id=self._id(), type=made, span=span, position=0))
+        self.body += reads
+        total = self._product(lhs, rhs, param, made, (axis,), span)
+        body, self.body = tuple(self.body), outer
+        loop = self._id()
+        self._add(
+            graph_ops.Iterate(
+                id=loop, type=Type((), made.dtype), span=span, axis=axis, inits=(zero,),
+                params=(param,), body=body, results=(total,),
+            )
+        )  # fmt: skip
+        self.values = {k: v for k, v in self.values.items() if v not in {r.id for r in reads}}
+        return self._add(
+            graph_ops.Result(id=self._id(), type=made, span=span, iterate=loop, position=0)
+        )
+
+    # ------------------------------------------------------------ values at other coordinates
+
+    def _at(self, number: int, axes: Sequence[str | None], span: Span | None) -> int:
+        """A value computed again, its dimensions along these axes."""
+        node = self.program.nodes[number]
+        access = self.segmentation.accesses.get(number)
+        if access is not None:
+            return self._read(access, axes, span)
+        match node:
+            case ops.Constant() | ops.ScalarInput():
+                return self._leaf(number)
+            case ops.Iota():
+                if axes[0] is None:
+                    return self._constant(0, node.type.dtype, span)
+                return self._iota(axes[0], node.type.dtype, span)
+            case ops.Map():
+                args = tuple(self._at(a, self._aligned(a, node, axes), span) for a in node.args)
+                return self._elementwise(node, args)
+            case ops.Convert():
+                return self._cast(self._at(node.value, axes, span), node)
+            case ops.View():
+                place = {d: i for i, d in enumerate(node.dims) if d is not None}
+                shape = self.program.nodes[node.value].type.shape
+                theirs = [axes[place[d]] if n != 1 and d in place else None
+                          for d, n in enumerate(shape)]  # fmt: skip
+                return self._at(node.value, theirs, span)
+            case ops.Move() | ops.Reshape():
+                return self._moved(number, axes)
+            case _:
+                raise RuntimeError(f"node {number} cannot be computed again")
+
+    def _aligned(self, arg: int, node: ops.Map, axes: Sequence[str | None]) -> Sequence[str | None]:
+        shape = self.program.nodes[arg].type.shape
+        mine = axes[len(axes) - len(shape) :]
+        return [a if n != 1 else None for a, n in zip(mine, shape, strict=True)]
+
+    def _moved(self, number: int, axes: Sequence[str | None]) -> int:
+        node = self.program.nodes[number]
+        if isinstance(node, ops.Move):
+            return self._remap(node, axes)
+        if isinstance(node, ops.Reshape):
+            return self._reshape(node, axes)
+        raise RuntimeError(f"node {number} moves nothing")
+
+    def _remap(self, node: ops.Move, axes: Sequence[str | None]) -> int:
+        source = self.program.nodes[node.value].type.shape
+        theirs: list[str | None] = []
+        where: dict[str, Expr] = {}
+        for axis, size, own, start, step in zip(
+            axes, source, node.type.shape, node.starts, node.steps, strict=True
+        ):
+            unmoved = start == 0 and (step == 1 or own == 1) and size == own
+            if unmoved or (size == 1 and node.fill is None):
+                theirs.append(axis if unmoved else None)
+                if unmoved and axis is not None:
+                    where[axis] = Expr.of(axis)
+                continue
+            fresh = self._fresh_axis(size)
+            theirs.append(fresh)
+            where[fresh] = Expr.of(start) + (Expr.of(axis) * step if axis is not None else 0)
+        value = self._at(node.value, theirs, node.span)
+        names = [a for a in theirs if a is not None]
+        if node.fill is not None:
+            value = self._view(value, names, node.span)
+        kept = self.types[value].axes
+        made = Type(tuple(a for a in axes if a is not None), node.type.dtype)
+        return self._add(
+            graph_ops.Remap(
+                id=self._id(), type=made, span=node.span, value=value,
+                coordinates=tuple(where[a] for a in kept), fill=node.fill,
+            )
+        )  # fmt: skip
+
+    def _reshape(self, node: ops.Reshape, axes: Sequence[str | None]) -> int:
+        source = self.program.nodes[node.value].type.shape
+        theirs: list[str | None] = [None] * len(source)
+        for old, new in groups(source, node.type.shape):
+            same = len(old) == len(new) == 1
+            for d in old:
+                theirs[d] = axes[new[0]] if same else self._fresh_axis(source[d])
+        value = self._at(node.value, theirs, node.span)
+        value = self._view(value, [a for a in theirs if a is not None], node.span)
+        made = Type(tuple(a for a in axes if a is not None), node.type.dtype)
+        return self._add(graph_ops.Reshape(id=self._id(), type=made, span=node.span, value=value))
+
+
+# ---------------------------------------------------------------- one axis for several
+
+
+def merge_axes(
+    program: Program, segment: Segment, orders: Mapping[int, Sequence[int]]
+) -> dict[Element, int]:
+    """The axes that remain, with their sizes. A merged axis goes by its innermost part.
+
+    Two become one where every buffer and value has both or neither, the outer one steps over
+    exactly the inner one's extent in every buffer, and no operation tells them apart.
+    """
+    sizes = dict(segment.sizes)
+    tensors = list(_tensors(program, segment, orders))
+    fixed, sums = _told_apart(program, segment)
+    together = [*sums, *(real(axes) for axes in segment.axes.values()), *map(set, tensors)]
+
+    def mergeable(inner: Element, outer: Element) -> bool:
+        return (
+            not {inner, outer} & fixed
+            and all((inner in s) == (outer in s) for s in together)
+            and all(t[outer] == t[inner] * sizes[inner] for t in tensors if inner in t)
+        )
+
+    for steps in tensors:
+        order = sorted((e for e in steps if e in sizes), key=lambda e: steps[e])
+        for inner, outer in zip(order, order[1:], strict=False):
+            if mergeable(inner, outer):
+                sizes[inner] *= sizes.pop(outer)
+                order[order.index(outer)] = inner
+    return sizes
+
+
+def _tensors(
+    program: Program, segment: Segment, orders: Mapping[int, Sequence[int]]
+) -> Iterator[dict[Element, int]]:
+    """For each buffer that the kernel reads or writes, the stride along each axis."""
+    for instance in segment.reads.values():
+        if isinstance(instance.source, Access):
+            axes = segment.axes[instance.carrier]
+            steps = zip(axes, instance.source.strides, strict=True)
+            yield {e: s for e, s in steps if e is not None}
+    for number in segment.writes:
+        shape = program.nodes[number].type.shape
+        axes = segment.axes[number][: len(shape)]
+        steps = zip(axes, dense(shape, orders.get(number)), strict=True)
+        yield {e: s for e, s in steps if e is not None}
+
+
+def _told_apart(program: Program, segment: Segment) -> tuple[set[Element], list[set[Element]]]:
+    """Axes that coordinates are computed from, and the sets of axes that are reduced together."""
+    fixed: set[Element] = set()
+    sums: list[set[Element]] = []
+    for number in segment.nodes:
+        node = program.nodes[number]
+        axes = segment.axes[number]
+        sums.append(real(axes[node.type.rank :]))
+        if isinstance(node, ops.Move | ops.Reshape):
+            fixed |= real(axes)
+    for instance in segment.reads.values():
+        if not isinstance(instance.source, Access):
+            fixed |= real(segment.axes[instance.carrier])
+    return fixed, sums
