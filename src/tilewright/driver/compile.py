@@ -104,7 +104,7 @@ def compile_graph(
     check_graph(graph)
     arrange = None
     if specialisation.schedule is not None:
-        schedule = specialisation.schedule(Schedule.of(tuple(graph.axes), combined_axes(graph)))
+        schedule = specialisation.schedule(Schedule(tuple(graph.axes), combined_axes(graph)))
         constraints = merged(constraints, schedule.constraints())
         arrange = schedule.arrange
     plan = rewrites.plan(make_plan(graph, constraints, target, multiples, arrange))

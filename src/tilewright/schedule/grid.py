@@ -58,7 +58,7 @@ class GridPlan:
     @staticmethod
     def plain(extents: Mapping[str, Expr]) -> GridPlan:
         """One block per tile; the first axis varies fastest."""
-        return GridPlan(extents, tuple(reversed(extents)))
+        return GridPlan(extents, tuple(reversed(tuple(extents))))
 
     def place(self, leaf: str) -> GridPlace:
         return self.places.get(leaf, GridPlace.BLOCK)

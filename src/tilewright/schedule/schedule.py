@@ -1,45 +1,32 @@
 """A schedule by hand: transformations of the kernel's iteration space, never of a tensor.
 
 A schedule starts with one counter per axis. `split` and `merge` make new counters of old ones,
-`parallelize` gives a counter its place. Everything is data: each method returns a new schedule,
-`str(schedule)` prints it as the calls that make it, and `read_schedule` reads that back.
+`parallelize` gives a counter its place. Each method returns a new schedule; `str` prints the
+calls that make it, and `read_schedule` reads them back.
 
 The first split of an axis sets its tile: the outer counter counts tiles, the inner one runs
-within a tile, where the register layouts of `mapping` take over (a further split of it whose
-outer part is placed on warps sets each warp's share). Counters of tiles may be split, merged
-and reordered at will.
+within a tile, where register layouts take over (a further split of it whose outer part is
+placed on warps sets each warp's share). Counters of tiles may be split, merged and reordered
+at will; those that nobody places are blocks.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 
-from tilewright.base.diagnostics import ConstraintError, UnsupportedError
-from tilewright.base.spans import Span, user_span
+from tilewright.base.diagnostics import ConstraintError
+from tilewright.base.spans import here
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.counters import STEPS, Counters, Step
 from tilewright.schedule.grid import GridPlace, GridPlan
 
-PLACES = ("block", "cluster", "serial", "warp", "lane", "vectorize", "unroll")
 _GRID = {
     "block": GridPlace.BLOCK,
     "cluster": GridPlace.CLUSTER,
     "serial": GridPlace.LOOP,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One call: the method's name, its arguments, and where it was written."""
-
-    method: str
-    arguments: tuple[object, ...]
-    span: Span | None = field(default=None, compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.method}({', '.join(repr(a) for a in self.arguments)})"
 
 
 @dataclass(frozen=True)
@@ -49,272 +36,153 @@ class Schedule:
     axes: tuple[str, ...]
     reduced: frozenset[str] = frozenset()
     steps: tuple[Step, ...] = ()
-    tiles: Mapping[str, int] = field(default_factory=dict[str, int])
-    shares: Mapping[str, int] = field(default_factory=dict[str, int])
-    grid_steps: tuple[Step, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict[str, str])
-    counters: tuple[str, ...] = ()
-    inner: Mapping[str, str] = field(default_factory=dict[str, str])
-    stages: int | None = None
-    atom: str | None = None
 
-    @staticmethod
-    def of(axes: tuple[str, ...], reduced: frozenset[str] = frozenset()) -> Schedule:
-        """One counter per axis, in the program's order."""
-        return Schedule(axes, reduced, counters=axes)
+    @cached_property
+    def state(self) -> Counters:
+        """What the steps have made of the counters."""
+        state = Counters.of(self.axes, self.reduced)
+        for step in self.steps:
+            state = state.apply(step)
+        return state
 
-    # ------------------------------------------------------------ transformations
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """The counters that are left, slowest first."""
+        return self.state.order
 
     def split(self, name: str, factor: int, outer: str = "", inner: str = "") -> Schedule:
-        """``name = outer * factor + inner``. Counters are named `name.outer`, `name.inner`
-        unless told otherwise. The edge is guarded where the factor does not divide."""
-        span = user_span(sys._getframe(1))
-        outer, inner = outer or f"{name}.outer", inner or f"{name}.inner"
-        made = self._known(name, span)._fresh((outer, inner), span)
-        if factor < 1:
-            raise ConstraintError(
-                f"{name} is split by {factor}", span=span, expected="a factor of at least 1",
-                mend="give the number of elements of the inner counter",
-            )  # fmt: skip
-        step = Step("split", (name, factor, outer, inner), span)
-        made = made._add(step, name, (outer, inner))
-        if name in self.axes:
-            return replace(made, tiles={**self.tiles, name: factor},
-                           inner={**self.inner, inner: name, outer: name})  # fmt: skip
-        if name in self.inner and name not in self._tile_counters():
-            axis = self.inner[name]
-            return replace(made, inner={**self.inner, inner: axis, outer: axis},
-                           shares={**self.shares, outer: factor})  # fmt: skip
-        return replace(made, grid_steps=(*self.grid_steps, step))
+        """``name = outer * factor + inner``, guarded where the factor does not divide.
+
+        Unless told otherwise the counters are named `name.outer` and `name.inner`.
+        """
+        names = (outer or f"{name}.outer", inner or f"{name}.inner")
+        return self._then("split", name, factor, *names)
 
     def merge(self, outer: str, inner: str, name: str = "") -> Schedule:
-        """Join two counters of tiles to one, in the place of the outer one."""
-        span = user_span(sys._getframe(1))
-        name = name or f"{outer}*{inner}"
-        made = self._known(outer, span)._known(inner, span)._fresh((name,), span)
-        for part in (outer, inner):
-            if part not in self._tile_counters() or self._axis_of(part) in self.reduced:
-                raise ConstraintError(
-                    f"{part} does not count tiles of the output",
-                    span=span,
-                    expected="two outer counters of axes that are not reduced",
-                    mend="split the axis first and merge its outer counter",
-                )
-        step = Step("merge", (outer, inner, name), span)
-        kept = tuple(c for c in self.counters if c != inner)
-        position = kept.index(outer)
-        counters = (*kept[:position], name, *kept[position + 1 :])
-        return replace(made, steps=(*self.steps, step), counters=counters,
-                       grid_steps=(*self.grid_steps, step))  # fmt: skip
+        """Join two counters of tiles to one, `outer*inner` by default, in the outer's place."""
+        return self._then("merge", outer, inner, name or f"{outer}*{inner}")
 
     def reorder(self, *names: str) -> Schedule:
         """Put the named counters in this order, slowest first, in the places they have now."""
-        span = user_span(sys._getframe(1))
-        made = self
-        for name in names:
-            made = made._known(name, span)
-        if len(set(names)) != len(names):
-            raise ConstraintError(
-                "a counter is named twice", span=span, expected="each counter once",
-                mend="remove the repetition",
-            )  # fmt: skip
-        order = iter(names)
-        counters = tuple(next(order) if c in names else c for c in self.counters)
-        return replace(made, counters=counters, steps=(*self.steps, Step("reorder", names, span)))
+        return self._then("reorder", *names)
 
     def swizzle(self, name: str, over: str, factor: int) -> Schedule:
-        """Visit `factor` tiles of `name` for each tile of `over`: split, reorder."""
+        """Visit `factor` tiles of `name` for each tile of `over`: a split and a reorder."""
         outer, inner = f"{name}.group", f"{name}.in_group"
         made = self.split(name, factor, outer, inner)
-        rest = [c for c in made.counters if c in (outer, inner, over)]
-        order = {rest[0]: outer, rest[1]: over, rest[2]: inner}
-        return made.reorder(*(order[c] for c in rest))
+        return made.reorder(outer, over, inner)
+
+    def persistent(self, blocks: int) -> Schedule:
+        """Merge all counters of tiles, and let `blocks` blocks go through them in turns."""
+        made = self
+        tiles = [c for c in self.counters if self._on_grid(c)]
+        whole = tiles[0]
+        for counter in tiles[1:]:
+            made = made.merge(whole, counter)
+            whole = f"{whole}*{counter}"
+        made = made.split(whole, blocks, "turn", "rank")
+        return made.parallelize("turn", "serial").parallelize("rank", "block")
 
     def parallelize(self, name: str, place: str) -> Schedule:
-        """Give a counter its place: one of `PLACES`."""
-        span = user_span(sys._getframe(1))
-        made = self._known(name, span)
-        if place not in PLACES:
-            raise ConstraintError(
-                f"there is no place {place!r}", span=span, expected=", ".join(PLACES),
-                mend="choose one of the places",
-            )  # fmt: skip
-        if name in self.places:
-            raise ConstraintError(
-                f"{name} is placed on {self.places[name]} already",
-                span=span,
-                expected="one place for each counter",
-                mend="remove one of the two",
-            )
-        axis = self._axis_of(name)
-        if place in ("block", "cluster") and axis in self.reduced:
-            raise ConstraintError(
-                f"{name} belongs to {axis}, along which the program sums: blocks do not meet",
-                span=span,
-                expected="a counter of an axis that is not reduced, or a reduction across blocks",
-                mend=f"place {name} on 'serial'",
-            )
-        return replace(made, places={**self.places, name: place},
-                       steps=(*self.steps, Step("parallelize", (name, place), span)))  # fmt: skip
+        """Give a counter its place.
 
-    def stage(self, count: int) -> Schedule:
-        """Copy operands `count` - 1 steps ahead, through a ring of `count` slots."""
-        step = Step("stage", (count,), user_span(sys._getframe(1)))
-        return replace(self, stages=count, steps=(*self.steps, step))
+        Tiles go to `block`, `cluster` or `serial`; what runs within a tile to `warp`, `lane`,
+        `vectorize`, `unroll` or `serial`.
+        """
+        return self._then("parallelize", name, place)
+
+    def stage(self, slots: int) -> Schedule:
+        """Copy operands ahead through a ring of so many slots."""
+        return self._then("stage", slots)
 
     def mma(self, atom: str) -> Schedule:
         """Compute contractions by this instruction of the target's table."""
-        step = Step("mma", (atom,), user_span(sys._getframe(1)))
-        return replace(self, atom=atom, steps=(*self.steps, step))
-
-    def specialize(self, *_roles: str) -> Schedule:
-        """Give warps roles of their own. Not supported yet."""
-        raise UnsupportedError(
-            "warp roles are not supported yet",
-            span=user_span(sys._getframe(1)),
-            expected="schedules in which every warp runs the same program",
-            mend="use stage(n) to overlap copies with arithmetic",
-        )
-
-    # ------------------------------------------------------------ outcome
+        return self._then("mma", atom)
 
     def constraints(self) -> tuple[Constraint, ...]:
-        """What the schedule says about tiles, warps and instructions, as constraints."""
+        """What the schedule says about tiles, warps and instructions."""
+        state = self.state
         found: list[Constraint] = []
-        tile_counters = self._tile_counters()
-        dims = 0
-        for axis, tile in self.tiles.items():
-            span = next(
-                s.span for s in self.steps if s.method == "split" and s.arguments[0] == axis
-            )
+        spans = {s.name(0): s.span for s in self.steps if s.method == "split"}
+        blocks = 0
+        for axis, tile in state.tiles.items():
             if axis in self.reduced:
-                found.append(Tiling(axis, tile, span))
+                found.append(Tiling(axis, tile, spans[axis]))
             else:
-                found.append(Workgroup(axis, tile, dims, span))
-                dims += 1
-        for counter, share in self.shares.items():
-            if self.places.get(counter) == "warp":
-                found.append(Wave(self.inner[counter], share))
-        for counter, place in self.places.items():
-            if place == "warp" and counter in tile_counters:
-                raise ConstraintError(
-                    f"{counter} counts tiles of blocks, which warps of one block cannot share",
-                    expected="warps on a counter within a tile",
-                    mend="split the inner counter, and place its outer part on warps",
-                )
-        found.append(Hardware(mma_type=self.atom, stages=self.stages))
-        return tuple(found)
+                found.append(Workgroup(axis, tile, blocks, spans[axis]))
+                blocks += 1
+        for counter, share in state.shares.items():
+            if state.places.get(counter) == "warp":
+                found.append(Wave(state.axis[counter], share))
+        return (*found, Hardware(mma_type=state.atom, stages=state.stages))
 
     def arrange(self, plain: GridPlan) -> GridPlan:
         """Order the tiles as the schedule says."""
+        state = self.state
         grid = plain
-        names = {f: axis for axis in plain.extents for f in (self._outer_of(axis),)}
-        for step in self.grid_steps:
-            first, *rest = step.arguments
+
+        def leaf(name: str) -> str:
+            return state.roots.get(name, name)
+
+        for step in state.grid:
             if step.method == "split":
-                factor, outer, inner = rest
-                grid = grid.split(names.get(str(first), str(first)), int(str(factor)), str(outer),
-                                  str(inner))  # fmt: skip
+                grid = grid.split(leaf(step.name(0)), step.number(1), step.name(2), step.name(3))
             else:
-                inner, result = (str(r) for r in rest)
-                grid = grid.merge(
-                    names.get(str(first), str(first)), names.get(inner, inner), result
-                )
-        leaves = [names.get(c, c) for c in self.counters]
-        grid = grid.reorder(tuple(c for c in leaves if c in grid.order))
-        for counter, place in self.places.items():
-            leaf = names.get(counter, counter)
-            if leaf in grid.order and place in _GRID:
-                grid = grid.bind(leaf, _GRID[place])
-        return _checked(grid)
+                grid = grid.merge(leaf(step.name(0)), leaf(step.name(1)), step.name(2))
+        grid = grid.reorder(tuple(leaf(c) for c in state.order if leaf(c) in grid.order))
+        for counter, place in state.places.items():
+            if leaf(counter) in grid.order and place in _GRID:
+                grid = grid.bind(leaf(counter), _GRID[place])
+        return _in_order(grid)
 
     def __str__(self) -> str:
         return "\n".join(f"schedule.{step}" for step in self.steps)
 
-    # ------------------------------------------------------------ bookkeeping
+    def _then(self, method: str, *arguments: str | int) -> Schedule:
+        step = Step(method, arguments, here())
+        made = Schedule(self.axes, self.reduced, (*self.steps, step))
+        # The new state is at hand: no need to run through all steps again.
+        made.__dict__["state"] = self.state.apply(step)
+        return made
 
-    def _tile_counters(self) -> set[str]:
-        """Counters that count tiles: outer parts of axes, and what was made of them."""
-        found = {self._outer_of(axis) for axis in self.tiles}
-        for step in self.grid_steps:
-            found |= {str(a) for a in step.arguments if isinstance(a, str)}
-        return found
-
-    def _outer_of(self, axis: str) -> str:
-        for step in self.steps:
-            if step.method == "split" and step.arguments[0] == axis:
-                return str(step.arguments[2])
-        return axis
-
-    def _axis_of(self, counter: str) -> str:
-        if counter in self.axes:
-            return counter
-        if counter in self.inner:
-            return self.inner[counter]
-        for step in self.grid_steps:
-            if counter in step.arguments[1:]:
-                return self._axis_of(str(step.arguments[0]))
-        return counter
-
-    def _known(self, name: str, span: Span | None) -> Schedule:
-        if name not in self.counters:
-            raise ConstraintError(
-                f"the schedule has no counter {name}",
-                span=span,
-                expected=f"one of {', '.join(self.counters)}",
-                mend="name a counter that no split or merge has used up",
-            )
-        return self
-
-    def _fresh(self, names: tuple[str, ...], span: Span | None) -> Schedule:
-        for name in names:
-            if name in self.counters or names.count(name) > 1:
-                raise ConstraintError(
-                    f"there is a counter {name} already",
-                    span=span,
-                    expected="names of their own for new counters",
-                    mend="pass other names",
-                )
-        return self
-
-    def _add(self, step: Step, source: str, parts: tuple[str, ...]) -> Schedule:
-        position = self.counters.index(source)
-        counters = (*self.counters[:position], *parts, *self.counters[position + 1 :])
-        return replace(self, steps=(*self.steps, step), counters=counters)
+    def _on_grid(self, counter: str) -> bool:
+        state = self.state
+        return counter in state.over_tiles and state.axis[counter] not in self.reduced
 
 
-def _checked(grid: GridPlan) -> GridPlan:
-    """Loops must enclose blocks' work, so they come first; a cluster's ranks are neighbours."""
-    loops = tuple(d for d in grid.order if grid.place(d) is GridPlace.LOOP)
-    blocks = tuple(d for d in grid.order if grid.place(d) is GridPlace.BLOCK)
-    ranks = tuple(d for d in grid.order if grid.place(d) is GridPlace.CLUSTER)
+def _in_order(grid: GridPlan) -> GridPlan:
+    """Loops enclose a block's work, so they come first; a cluster's ranks are neighbours."""
+    order: list[str] = []
+    for place in (GridPlace.LOOP, GridPlace.BLOCK, GridPlace.CLUSTER):
+        order += [d for d in grid.order if grid.place(d) is place]
     extents = grid.all_extents()
-    for rank in ranks:
-        if not all(e.is_const for e in extents[rank]):
+    for rank in order:
+        fixed = all(e.is_const for e in extents[rank])
+        if grid.place(rank) is GridPlace.CLUSTER and not fixed:
             raise ConstraintError(
                 f"the cluster's counter {rank} has no fixed extent",
                 expected="the inner part of a split, whose extent is the factor",
                 mend="split the counter, and place the inner part on 'cluster'",
             )
-    return grid.reorder((*loops, *blocks, *ranks))
+    return grid.reorder(tuple(order))
 
 
-def read_schedule(text: str, axes: tuple[str, ...], reduced: frozenset[str]) -> Schedule:
+def read_schedule(
+    text: str, axes: tuple[str, ...], reduced: frozenset[str] = frozenset()
+) -> Schedule:
     """The schedule that `str` printed: a line ``schedule.method(arguments)`` for each step."""
-    schedule = Schedule.of(axes, reduced)
+    steps: list[Step] = []
     for line in text.splitlines():
         call = ast.parse(line.strip(), mode="eval").body
-        known = (
+        if not (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("split", "merge", "reorder", "parallelize", "stage", "mma")
-        )
-        if not (known and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+            and call.func.attr in STEPS
+        ):
             raise ConstraintError(
                 f"{line.strip()!r} is no step of a schedule",
-                expected="schedule.split(...), merge, reorder, parallelize, stage or mma",
+                expected=f"schedule.STEP(...) with one of {', '.join(STEPS)}",
                 mend="print a schedule with str() to see the form",
             )
-        arguments = [ast.literal_eval(a) for a in call.args]
-        schedule = getattr(schedule, call.func.attr)(*arguments)
-    return schedule
+        steps.append(Step(call.func.attr, tuple(ast.literal_eval(a) for a in call.args)))
+    return Schedule(axes, reduced, tuple(steps))
