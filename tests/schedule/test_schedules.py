@@ -1,0 +1,162 @@
+"""Schedules by hand: right results under every order of tiles, and clear refusals of bad ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import tilewright as tw
+from tilewright.driver.compile import Rewrites
+from tilewright.driver.trial import run_trial
+from tilewright.kernel.ops import If, Kernel, Statement
+from tilewright.kernel.rewrite import rewrite
+from tilewright.poly.prove import Assumed, Proved
+from tilewright.schedule.schedule import Schedule, read_schedule
+
+M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
+
+
+@tw.kernel()
+def gemm(
+    a: tw.Memory[M, K, tw.GLOBAL, tw.f16],
+    b: tw.Memory[N, K, tw.GLOBAL, tw.f16],
+    c: tw.Memory[M, N, tw.GLOBAL, tw.f32],
+):
+    @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+    def total(acc):
+        return tw.mma(tw.read(a), tw.read(b), acc)
+
+    tw.write(total, c)
+
+
+def tiled(s: Schedule) -> Schedule:
+    s = s.split("M", 32, "mo", "mi").split("N", 16, "no", "ni").split("K", 16, "ko", "ki")
+    return s.split("mi", 16, "mw", "mii").parallelize("mw", "warp").stage(3)
+
+
+def swizzled(factor: int, blocks: int):
+    """A grid swizzled by `factor` (0: not), persistent on `blocks` blocks (0: one per tile)."""
+
+    def schedule(s: Schedule) -> Schedule:
+        s = tiled(s)
+        if factor:
+            s = s.swizzle("mo", "no", factor)
+        return s.persistent(blocks) if blocks else s
+
+    return schedule
+
+
+SIZES = ({"M": 96, "N": 64, "K": 32}, {"M": 90, "N": 50, "K": 40}, {"M": 1, "N": 1, "K": 1})
+
+
+@pytest.mark.parametrize(("factor", "blocks"), list(product((0, 2, 3, 16), (0, 1, 5, 6, 132))))
+def test_swizzled_and_persistent(factor: int, blocks: int) -> None:
+    for sizes in SIZES:
+        compiled = gemm.compile("sm_90a", sizes, schedule=swizzled(factor, blocks))
+        assert all(isinstance(o.result, Proved | Assumed) for o in compiled.proofs)
+        assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
+@pytest.mark.parametrize("factor", (0, 3))
+def test_dynamic_sizes(factor: int) -> None:
+    compiled = gemm.compile("sm_90a", schedule=swizzled(factor, 0))
+    for sizes in SIZES:
+        assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
+def test_two_levels_of_swizzle() -> None:
+    def schedule(s: Schedule) -> Schedule:
+        return tiled(s).swizzle("mo", "no", 4).swizzle("mo.group", "mo.in_group", 2)
+
+    sizes = {"M": 300, "N": 40, "K": 20}
+    compiled = gemm.compile("sm_90a", sizes, schedule=schedule)
+    assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
+def test_clusters() -> None:
+    def schedule(s: Schedule) -> Schedule:
+        return tiled(s).split("no", 2, "nc", "nr").parallelize("nr", "cluster")
+
+    sizes = {"M": 70, "N": 40, "K": 20}
+    compiled = gemm.compile("sm_90a", sizes, schedule=schedule)
+    assert compiled.compilation.kernel.cluster == 2
+    assert "__cluster_dims__(2, 1, 1)" in compiled.source
+    assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
+def test_printed_form_reads_back() -> None:
+    s = swizzled(4, 7)(Schedule(("M", "N", "K"), frozenset("K")))
+    again = read_schedule(str(s), s.axes, s.reduced)
+    assert again == s
+    assert again.counters == s.counters
+    with pytest.raises(tw.TilewrightError, match="is no step of a schedule"):
+        read_schedule("schedule.import_('os')", ("M",))
+
+
+def test_explain_shows_the_order_of_tiles() -> None:
+    text = gemm.compile("sm_90a", SIZES[0], schedule=swizzled(2, 5)).explain()
+    assert "tiles: M = mo.group * 2 + mo.in_group" in text
+    assert "tiles, slowest first: turn[4] loop, rank[5] block" in text
+
+
+def test_a_swizzle_without_its_edge_guard_is_refused() -> None:
+    """Dropping the guard lets blocks past the edge write rows that do not exist."""
+
+    def unguarded(kernel: Kernel) -> Kernel:
+        def change(statement: Statement) -> tuple[Statement, ...]:
+            if isinstance(statement, If) and "mo_group" in str(statement.guard):
+                return statement.body
+            return (statement,)
+
+        return replace(kernel, body=rewrite(kernel.body, change))
+
+    sizes = {"M": 160, "N": 32, "K": 16}
+    assert gemm.compile("sm_90a", sizes, schedule=swizzled(2, 0))
+    with pytest.raises(tw.TilewrightError) as caught:
+        gemm.compile("sm_90a", sizes, schedule=swizzled(2, 0), rewrites=Rewrites(kernel=unguarded))
+    assert caught.value.code in ("TW301", "TW302")
+
+
+def refused(schedule) -> str:
+    with pytest.raises(tw.TilewrightError) as caught:
+        gemm.compile("sm_90a", SIZES[0], schedule=schedule)
+    return str(caught.value)
+
+
+def test_blocks_along_a_reduction_are_refused() -> None:
+    text = refused(lambda s: tiled(s).parallelize("ko", "block"))
+    assert "ko belongs to K, along which the program combines elements" in text
+    assert "place ko on 'serial'" in text
+    assert 'parallelize("ko", "block")' in text
+
+
+def test_two_places_for_one_counter_are_refused() -> None:
+    text = refused(lambda s: tiled(s).parallelize("mo", "block").parallelize("mo", "serial"))
+    assert "mo is placed on block already" in text
+
+
+def test_two_counters_on_one_place_are_refused() -> None:
+    text = refused(lambda s: tiled(s).split("mii", 8).parallelize("mii.outer", "warp"))
+    assert "mw and mii.outer are both placed on 'warp'" in text
+
+
+def test_tiles_on_lanes_are_refused() -> None:
+    text = refused(lambda s: tiled(s).parallelize("mo", "lane"))
+    assert "mo counts tiles and cannot be placed on 'lane'" in text
+
+
+def test_unknown_counters_are_refused() -> None:
+    text = refused(lambda s: tiled(s).split("mo", 2).merge("mo", "no"))
+    assert "the schedule has no counter mo" in text
+    assert "mo.outer" in text
+
+
+def test_a_schedule_and_a_constraint_on_one_axis_are_refused() -> None:
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def double(x: tw.Memory[M, tw.GLOBAL, tw.f32], y: tw.Memory[M, tw.GLOBAL, tw.f32]):
+        tw.write(tw.read(x) * 2.0, y)
+
+    with pytest.raises(tw.TilewrightError, match="which a constraint has placed"):
+        double.compile("sm_90a", {"M": 40}, schedule=lambda s: s.split("M", 8))
