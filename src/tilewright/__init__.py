@@ -21,9 +21,9 @@ from tilewright.lang.constraints import (
     HardwareConstraint, MMAType, TilingConstraint, WaveConstraint, WorkgroupConstraint,
 )  # fmt: skip
 from tilewright.lang.functions import (
-    abs, allocate, broadcast, cast, ceil, conditional, cos, erf, exp, exp2, extent, floor, iterate,
-    log, log2, max, maximum, min, minimum, mma, permute, prod, read, reciprocal, reshape, round,
-    rsqrt, select, self_index, sin, sqrt, sum, tanh, write,
+    abs, allocate, broadcast, cast, ceil, conditional, cos, erf, exp, exp2, extent, floor, gather,
+    iterate, log, log2, max, maximum, min, minimum, mma, permute, prod, read, reciprocal, reshape,
+    round, rsqrt, select, self_index, sin, sqrt, sum, tanh, write,
 )  # fmt: skip
 from tilewright.lang.symbols import sym
 from tilewright.lang.types import Memory, Register
@@ -39,7 +39,7 @@ __all__ = [
     "TilewrightError", "TilingConstraint", "WaveConstraint", "WorkgroupConstraint", "abs",
     "allocate", "bf16", "boolean", "broadcast", "cast", "ceil", "conditional", "cos", "erf", "exp",
     "exp2", "extent", "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "floor",
-    "i16", "i32", "i64", "i8", "iterate", "kernel", "log", "log2", "max", "maximum", "min",
-    "minimum", "mma", "permute", "prod", "read", "reciprocal", "reshape", "round", "rsqrt", "select",
-    "self_index", "sin", "sqrt", "sum", "sym", "tanh", "wave", "write",
+    "gather", "i16", "i32", "i64", "i8", "iterate", "kernel", "log", "log2", "max", "maximum",
+    "min", "minimum", "mma", "permute", "prod", "read", "reciprocal", "reshape", "round", "rsqrt",
+    "select", "self_index", "sin", "sqrt", "sum", "sym", "tanh", "wave", "write",
 ]  # fmt: skip

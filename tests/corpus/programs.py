@@ -583,3 +583,124 @@ def attention():
         tw.write(acc / total, o)
 
     return attention
+
+
+# ---------------------------------------------------------------- indices that are data
+
+V, T = sym.V, sym.T
+
+
+@case(*sizes((9, 33, 5), (6, 64, 128), (4, 1, 1), (7, 50, 96), axes="V T D"))
+@case(*sizes((9, 33, 5), (6, 64, 128), axes="V T D"), dynamic=("V", "T"), name="embedding_dynamic")
+@case(*sizes((5, 20, 33), axes="V T D"), dynamic=("V", "T", "D"), name="embedding_all_dynamic")
+def embedding():
+    @tw.kernel([tw.WorkgroupConstraint(T, 16, 0)])
+    def embedding(
+        table: tw.Memory[V, D, G, tw.f16],
+        tokens: tw.Memory[T, G, tw.i64],
+        y: tw.Memory[T, D, G, tw.f16],
+    ):
+        tw.write(tw.gather(table, V, tw.read(tokens)), y)
+
+    return embedding
+
+
+@case(*sizes((9, 33, 40), (3, 5, 7), axes="V M N"))
+def take_along_axis():
+    @tw.kernel([tw.WorkgroupConstraint(M, 16, 0), tw.WorkgroupConstraint(N, 32, 1)])
+    def take_along_axis(
+        x: tw.Memory[M, V, G, tw.f32],
+        at: tw.Memory[M, N, G, tw.i32],
+        y: tw.Memory[M, N, G, tw.f32],
+    ):
+        tw.write(tw.gather(x, V, tw.read(at)), y)
+
+    return take_along_axis
+
+
+@case(*sizes((12, 33, 7), (9, 5, 300), axes="N M D"))
+def permute_within_rows():
+    @tw.kernel([tw.WorkgroupConstraint(M, 8, 0)])
+    def permute_within_rows(
+        x: tw.Memory[M, N, G, tw.i32],
+        at: tw.Memory[N, M, G, tw.i16],
+        y: tw.Memory[N, M, G, tw.i32],
+    ):
+        tw.write(tw.gather(tw.read(x) * 3, N, tw.read(at)), y)
+
+    return permute_within_rows
+
+
+@case(*sizes((9, 33, 40), (3, 130, 16), axes="V M D"))
+def gather_in_a_chain():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def gather_in_a_chain(
+        x: tw.Memory[V, D, G, tw.f16],
+        w: tw.Memory[D, G, tw.f32],
+        at: tw.Memory[M, G, tw.i32],
+        y: tw.Memory[M, D, G, tw.f32],
+        s: tw.Memory[M, G, tw.f32],
+    ):
+        v = tw.exp(tw.cast(tw.read(x), tw.f32) * tw.read(w)) + 1.0
+        picked = tw.gather(v, V, tw.read(at) // 2 + 1) * 2.0
+        tw.write(picked, y)
+        tw.write(tw.sum(picked, dim=D), s)
+
+    return gather_in_a_chain
+
+
+@case(*sizes((9, 6, 33), (40, 3, 1), axes="V K M"))
+def gather_of_a_gather():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def gather_of_a_gather(
+        x: tw.Memory[V, G, tw.f32],
+        first: tw.Memory[K, G, tw.i64],
+        at: tw.Memory[M, G, tw.i32],
+        y: tw.Memory[M, G, tw.f32],
+    ):
+        tw.write(tw.gather(tw.gather(x, V, tw.read(first)), K, tw.read(at)), y)
+
+    return gather_of_a_gather
+
+
+@case(*sizes((9, 6, 33), (4, 3, 1), axes="V K M"))
+def gather_on_two_axes():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def gather_on_two_axes(
+        x: tw.Memory[V, K, G, tw.f32],
+        row: tw.Memory[M, G, tw.i64],
+        column: tw.Memory[M, G, tw.i32],
+        y: tw.Memory[M, G, tw.f32],
+    ):
+        tw.write(tw.gather(tw.gather(x, V, tw.read(row)), K, tw.read(column)), y)
+
+    return gather_on_two_axes
+
+
+@case(*sizes((3, 4, 12, 33), (2, 9, 18, 5), axes="B N K M"))
+def gather_of_a_reshape():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def gather_of_a_reshape(
+        x: tw.Memory[B, N, G, tw.f32],
+        w: tw.Memory[K, G, tw.f32],
+        at: tw.Memory[M, G, tw.i32],
+        y: tw.Memory[M, G, tw.f32],
+    ):
+        flat = tw.reshape(tw.read(x) + 1.0, target_shape=[K]) * tw.read(w)
+        tw.write(tw.gather(flat, K, tw.abs(tw.read(at))), y)
+
+    return gather_of_a_reshape
+
+
+@case(*sizes((9, 40, 33, 16), axes="V M N K"))
+def gathered_operand():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0), tw.WorkgroupConstraint(N, 32, 1)])
+    def gathered_operand(
+        table: tw.Memory[V, K, G, tw.f16],
+        at: tw.Memory[M, G, tw.i32],
+        b: tw.Memory[N, K, G, tw.f16],
+        c: tw.Memory[M, N, G, tw.f32],
+    ):
+        tw.write(tw.mma(tw.gather(table, V, tw.read(at)), tw.read(b)), c)
+
+    return gathered_operand

@@ -58,6 +58,7 @@ notes = st.one_of(st.just(""), st.text(st.sampled_from("ab \\\n/,:\t\u2028"), mi
 numbers = st.one_of(st.integers(-9, 9), st.floats(allow_nan=False), st.booleans())
 registers = st.builds(ops.RegRef, st.sampled_from(sorted(REGS)), indices)
 memory = st.builds(ops.MemRef, st.sampled_from(["a", "sa", "if"]), indices)
+gathers = st.lists(st.builds(ops.Indirect, st.integers(0, 3), registers), max_size=2).map(tuple)
 reduced = st.lists(st.builds(ops.ReducedAxis, names, exprs, exprs), max_size=2).map(tuple)
 
 leaves = st.one_of(
@@ -102,6 +103,7 @@ simple = st.one_of(
     st.builds(
         partial(ops.Load, span=None),
         over, registers, memory, widths, axes, guards, numbers, matrices, note=notes,
+        indirect=gathers,
     ),
     st.builds(
         partial(ops.Store, span=None), over, memory, registers, widths, axes, guards, note=notes

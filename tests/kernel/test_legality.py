@@ -16,6 +16,7 @@ from tilewright.kernel.verify import RULES, check
 from tilewright.target import target_named
 
 LOAD_A = "ra[2*i + 4*kh] = sa[g + 8*i + 16*wm, 8*kh + 16*kk + 2*t]"
+LOAD = "load v[0] = x[m, l + 64*no]"
 MMA = "acc[j, 0] += ra[0] * rb[j, 0]"
 
 # rule, what to find in the text of the gemm, what to put there, what the message must say
@@ -124,6 +125,11 @@ ROW_SUM_EDITS = [
     ("shuffle", "lane_xor(s[0], 1)", "lane_read(s[0], l + 1)", r"the lane is 1\.\.64"),
     ("convergence", "when index(m):i32", "when index(l):i32", "the condition differs"),
     ("convergence", "    store", "    s[0] = lane_xor(s[0], 1)\n    store", "warp-wide operation"),
+    ("gathers", LOAD, "load v[0] = x[0, l] gather 0 by s[0]", "s of f32 is an index"),
+    ("gathers", LOAD, f"{LOAD} gather 0 by at[0]", "axis 0 of x has an index besides the data"),
+    ("gathers", LOAD, f"{LOAD} gather 2 by at[0]", "x has no axis 2 of its own for an index"),
+    ("gathers", LOAD, "load v[0] = x[0, 0] gather 0 by at[0], 0 by at[0]", "no axis 0 of its own"),
+    ("gathers", LOAD, "load 2 v[0] = x[0, 0] gather 1 by at[0]", "a vector runs along axis 1"),
     ("moves", "when index(m):i32 == 0:i32", "when index(m):i32", "i32 where bool is needed"),
     ("async-copy", "    load v", "    async copy v2[l] = x[m, l + 64*no]\n    load v",
      "expected: no such copy on gfx942"),
@@ -158,6 +164,8 @@ def test_an_edited_reduction_is_refused(rule: str, old: str, new: str, message: 
     kernel = row_sum()
     if "v2" in new:
         kernel = edited(kernel, "  reg v:", "  shared v2: f32[64] at 0\n  reg v:")
+    if "by at" in new:
+        kernel = edited(kernel, "reg v: f32[1]", "reg at: i32[1]\n  reg v: f32[2]")
     refuse(edited(kernel, old, new), rule, message)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tilewright.base.diagnostics import AtomError, LegalityError
 from tilewright.base.dtypes import DType, Kind
 from tilewright.codegen.dialect import Copy, Dialect, assignment, call, choice
 from tilewright.codegen.encode import bits_of
-from tilewright.codegen.index import IndexPrinter, bare, running_part, swizzled
+from tilewright.codegen.index import IndexPrinter, bare, counting, running_part, swizzled
 from tilewright.codegen.names import PIECE, Names
 from tilewright.codegen.values import stored_constant
 from tilewright.kernel.ops import (
@@ -143,15 +143,36 @@ class AccessPrinter:
     def load(self, load: Load, pieces: Pieces) -> list[str]:
         """One access of a load, as numbered by the digit `PIECE`."""
         dtype = self.dtype(load.src)
-        src = self.memory(_moved(load.src, load.axis, pieces))
+        printer, source, inside = self._gathered(load)
+        src = printer.memory(_moved(source, load.axis, pieces))
         dst = self.register(_advanced(load.dst, pieces))
         fill = stored_constant(load.fill, dtype)
         if pieces.elements > 1:
             kind = self.dialect.vectors[pieces.bytes]
             src, dst = f"*(const {kind}*)&{src}", f"*({kind}*)&{dst}"
             fill = vector_constant(load.fill, dtype, kind, pieces.bytes)
-        guard = self.index.guard(load.guard)
+        guard = " && ".join(c for c in (self.index.guard(load.guard), inside) if c)
         return choice(dst, guard, src, fill) if guard else assignment(dst, src)
+
+    def _gathered(self, load: Load) -> tuple[AccessPrinter, MemRef, str]:
+        """A printer that knows the indices that are data, the memory at them, and their check."""
+        texts = {f"gathered {c.axis}": self.register(c.ref) for c in load.indirect}
+        if not texts:
+            return self, load.src, ""
+        index, scope, checks = list(load.src.index), self.index.scope, list[str]()
+        shape = self._tensor(load.src.name).shape
+        for coordinate, (name, text) in zip(load.indirect, texts.items(), strict=True):
+            extent = shape[coordinate.axis]
+            index[coordinate.axis] = Expr.of(name)
+            scope = scope.with_variable(name, counting(extent))
+            checks.append(f"0 <= {text} && {text} < {self.index.text(extent)}")
+
+        def spell(variable: str) -> str:
+            return texts.get(variable) or self.index.name(variable)
+
+        named = replace(self.index, scope=scope, name=spell)
+        source = MemRef(load.src.name, tuple(index))
+        return replace(self, index=named), source, " && ".join(checks)
 
     def store(self, store: Store, pieces: Pieces) -> list[str]:
         dst = self.memory(_moved(store.dst, store.axis, pieces))

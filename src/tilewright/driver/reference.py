@@ -145,6 +145,8 @@ def _value(run: _Run, op: Op) -> Array:
             return run.value(op.value).data.reshape([sizes[a] for a in axes])
         case ops.Remap():
             return _remap(run, op)
+        case ops.Gather():
+            return _gather(run, op)
         case ops.Elementwise():
             return FUNCTIONS[op.name](*(run.value(a).to(axes, sizes) for a in op.args))
         case ops.Contract():
@@ -175,6 +177,21 @@ def _remap(run: _Run, op: ops.Remap) -> Array:
         return np.full(shape, op.fill)
     picked = source.data[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, limits, strict=True))]
     return picked if op.fill is None else np.where(inside, picked, op.fill)
+
+
+def _gather(run: _Run, op: ops.Gather) -> Array:
+    """The operand at data; zero where an index is off the axis."""
+    source, axes = run.value(op.value), op.type.axes
+    shape = [run.sizes[a] for a in axes]
+    data = run.value(op.index).to(axes, run.sizes)
+    extent = source.data.shape[source.axes.index(op.axis)]
+    inside = (data >= 0) & (data < extent)
+    if not inside.any():
+        return np.zeros(shape, source.data.dtype)
+    grid = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij", sparse=True)
+    where = dict(zip(axes, grid, strict=True)) | {op.axis: np.clip(data, 0, extent - 1)}
+    picked = source.data[tuple(where[a] for a in source.axes)]
+    return np.where(inside, np.broadcast_to(picked, shape), np.zeros((), picked.dtype))
 
 
 def _coordinate(expr: Expr, where: Mapping[str, Array]) -> Array:

@@ -138,6 +138,19 @@ class Remap(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gather(Op):
+    """An operand at data: on `axis` its coordinate is the integer value `index` there.
+
+    The other coordinates are this type's, by name; `index` has axes of this type only, and may
+    have `axis` itself. Where an index is not in [0, extent of `axis`) the element is zero.
+    """
+
+    value: int
+    axis: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract(Op):
     """acc + sum over the axes that both operands have and the result lacks of lhs * rhs."""
 
@@ -227,6 +240,8 @@ def operands(op: Op) -> tuple[int, ...]:
             return (op.value,)
         case Elementwise():
             return op.args
+        case Gather():
+            return (op.value, op.index)
         case Contract():
             return (op.lhs, op.rhs, op.acc)
         case ReduceOp():

@@ -145,6 +145,17 @@ def _simple(word: str, number: int, kind: Type, line: Line) -> Op:
             name, value, axis = line.name(), _number(line), line.after("over").name()
             init = _number(line) if line.accept("from") else None
             return ops.ReduceOp(id=number, type=kind, name=name, value=value, axis=axis, init=init)
+        case _:
+            return _later(word, number, kind, line)
+
+
+def _later(word: str, number: int, kind: Type, line: Line) -> Op:
+    """Operations at data, and the values that loops carry."""
+    match word:
+        case "gather":
+            value, axis = _number(line), line.after("along").name()
+            index = _number(line.after("by"))
+            return ops.Gather(id=number, type=kind, value=value, axis=axis, index=index)
         case "param":
             return ops.Param(id=number, type=kind, position=line.integer())
         case "result":

@@ -97,6 +97,8 @@ def _text(op: Op) -> str:
         case ops.Remap(value=value, coordinates=coordinates, fill=fill):
             other = "" if fill is None else f" else {show_number(fill)}"
             return f"remap %{value} at {_list(coordinates)}{other}"
+        case ops.Gather(value=value, axis=axis, index=index):
+            return f"gather %{value} along {axis} by %{index}"
         case ops.Contract(lhs=lhs, rhs=rhs, acc=acc, contracted=axes, atom=atom):
             by = "" if atom is None else f" by {atom}"
             return f"mma %{lhs}, %{rhs} into %{acc} over {', '.join(axes)}{by}"

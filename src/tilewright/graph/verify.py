@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tilewright.base.diagnostics import CoverageError, LegalityError, UnwrittenReadError
+from tilewright.base.dtypes import Kind
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Op
 
@@ -66,11 +67,28 @@ def _axes_covered(graph: Graph, op: Op) -> Iterator[str]:
             return
 
 
+def _gathers(graph: Graph, op: Op) -> Iterator[str]:
+    """a gather has its operand's axes but the gathered one, and those of an integer index"""
+    if not isinstance(op, ops.Gather):
+        return
+    value, index = graph.by_id[op.value].type, graph.by_id[op.index].type
+    if op.axis not in value.axes:
+        yield f"gathers along {op.axis}, which its operand lacks"
+    wanted = (set(value.axes) - {op.axis}) | set(index.axes)
+    if set(op.type.axes) != wanted:
+        yield f"has axes {list(op.type.axes)}, not {sorted(wanted)}"
+    if index.dtype.kind is not Kind.INT:
+        yield f"has an index of {index.dtype.name}"
+    if value.dtype != op.type.dtype:
+        yield f"gives {op.type.dtype.name} from {value.dtype.name}"
+
+
 RULES: dict[str, Callable[[Graph, Op], Iterator[str]]] = {
     "operands-defined": _operands_defined,
     "axes-known": _axes_known,
     "memory-known": _memory_known,
     "axes-covered": _axes_covered,
+    "gathers": _gathers,
 }
 
 

@@ -320,11 +320,23 @@ class MatrixShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Indirect:
+    """A coordinate that is data: a load's memory is read at the integer in `ref` on `axis`.
+
+    It stands for the reference's own index on that axis, which is 0.
+    """
+
+    axis: int
+    ref: RegRef
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Registers from memory: elements ``dst[.., j] = src[.. + j along axis ..]``, j < width.
 
     The guard is per instance: where it fails, all `width` registers get `fill`. It may read
     `over` digits, loop variables and decoded digits, never the position within the vector.
+    Each `indirect` coordinate guards the load too: outside its axis the registers get `fill`.
     """
 
     over: Over
@@ -337,6 +349,7 @@ class Load:
     matrix: MatrixShape | None = None
     span: Span | None = None
     note: str = ""
+    indirect: tuple[Indirect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tilewright.kernel.ops import (
     Holds,
     If,
     IndexValue,
+    Indirect,
     Kernel,
     LaneRead,
     LaneXor,
@@ -245,9 +246,18 @@ def _load(line: Line, over: Over) -> Load:
     width = _width(line)
     matrix = _matrix(line) if line.peek() == "via" and line.ahead() != "[" else None
     dst, src = line.regs(), line.after("=").memory()
+    indirect = _indirect(line)
     axis, guard = line.optional("axis", -1), _guard(line)
     fill = line.literal() if line.accept("else") else 0
-    return Load(over, dst, src, width, axis, guard, fill, matrix, note=line.note)
+    return Load(over, dst, src, width, axis, guard, fill, matrix, note=line.note, indirect=indirect)
+
+
+def _indirect(line: Line) -> tuple[Indirect, ...]:
+    found: list[Indirect] = []
+    while line.accept("," if found else "gather"):
+        axis = line.integer()
+        found.append(Indirect(axis, line.after("by").regs()))
+    return tuple(found)
 
 
 def _matrix(line: Line) -> MatrixShape:

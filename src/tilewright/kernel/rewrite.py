@@ -18,6 +18,7 @@ from tilewright.kernel.ops import (
     Holds,
     If,
     IndexValue,
+    Indirect,
     Kernel,
     LaneRead,
     LaneXor,
@@ -115,8 +116,15 @@ def map_expressions(statement: Statement, f: Mapped) -> Statement:
                 reduces=_map_reduced(statement.reduces, f),
             )
         case Load():
-            dst, src = map_registers(statement.dst, f), map_memory(statement.src, f)
-            return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))
+            return replace(
+                statement,
+                dst=map_registers(statement.dst, f),
+                src=map_memory(statement.src, f),
+                guard=map_guard(statement.guard, f),
+                indirect=tuple(
+                    Indirect(c.axis, map_registers(c.ref, f)) for c in statement.indirect
+                ),
+            )
         case Store():
             dst, src = map_memory(statement.dst, f), map_registers(statement.src, f)
             return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))

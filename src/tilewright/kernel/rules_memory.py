@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd, prod
 
+from tilewright.base.dtypes import i32, i64
 from tilewright.kernel.fault import Fault, Rule, View
 from tilewright.kernel.ops import (
     AsyncCopy,
@@ -13,6 +14,7 @@ from tilewright.kernel.ops import (
     MatrixShape,
     MemRef,
     Mma,
+    Mode,
     RegRef,
     Shared,
     Statement,
@@ -36,7 +38,7 @@ def _accesses(statement: Statement) -> Iterator[tuple[MemRef, int, int]]:
     """Vector accesses of memory: what, along which axis, how many elements."""
     match statement:
         case Load():
-            yield statement.src, statement.axis, statement.width
+            yield _unknown(statement), statement.axis, statement.width
         case Store():
             yield statement.dst, statement.axis, statement.width
         case AsyncCopy():
@@ -44,6 +46,38 @@ def _accesses(statement: Statement) -> Iterator[tuple[MemRef, int, int]]:
             yield statement.src, statement.src_axis, statement.width
         case _:
             pass
+
+
+def _unknown(load: Load) -> MemRef:
+    """What a load reads, with a variable of which nothing is known for each index that is data."""
+    index = list(load.src.index)
+    for coordinate in load.indirect:
+        if coordinate.axis < len(index):
+            index[coordinate.axis] = Expr.of("gathered")
+    return MemRef(load.src.name, tuple(index))
+
+
+def _gathers(view: View) -> Iterator[Fault]:
+    for _, statement in view.statements:
+        if not isinstance(statement, Load) or not statement.indirect:
+            continue
+        name, rank = statement.src.name, len(statement.src.index)
+        tensor = view.kernel.tensor(name)
+        if tensor is None or tensor.mode is not Mode.IN:
+            yield Fault(f"{name} is gathered from, but is no in tensor", statement)
+        if statement.matrix is not None:
+            yield Fault("a matrix load has an index that is data", statement)
+        axes = [coordinate.axis for coordinate in statement.indirect]
+        for coordinate in statement.indirect:
+            axis, dtype = coordinate.axis, view.types[coordinate.ref.name]
+            if not 0 <= axis < rank or axes.count(axis) > 1:
+                yield Fault(f"{name} has no axis {axis} of its own for an index", statement)
+            elif statement.src.index[axis] != Expr.of(0):
+                yield Fault(f"axis {axis} of {name} has an index besides the data", statement)
+            elif statement.width > 1 and statement.axis % rank == axis:
+                yield Fault(f"a vector runs along axis {axis} of {name}", statement)
+            if dtype not in (i32, i64):
+                yield Fault(f"{coordinate.ref.name} of {dtype} is an index", statement)
 
 
 def _vectors(view: View) -> Iterator[Fault]:
@@ -250,6 +284,11 @@ def _pressure(view: View) -> Iterator[Fault]:
 
 
 MEMORY: tuple[Rule, ...] = (
+    Rule(
+        "gathers",
+        "an index that is data is i32 or i64, alone on its axis of an in tensor",
+        _gathers,
+    ),
     Rule("vectors", "a vector is a power of two of elements along an axis of stride 1", _vectors),
     Rule("alignment", "a vector starts at a multiple of its width", _alignment),
     Rule("async-copy", "an asynchronous copy has a width that the target has", _async_copies),

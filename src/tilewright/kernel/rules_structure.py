@@ -311,7 +311,9 @@ def _register_bounds(view: View) -> Iterator[Fault]:
 def _run(view: View, statement: Statement, ref: RegRef) -> int:
     """How many registers along the last axis the statement takes from `ref` on."""
     match statement:
-        case Load() | Store():
+        case Load():
+            return statement.width if ref is statement.dst else 1
+        case Store():
             return statement.width
         case Mma():
             atom = view.target.atom(statement.atom)

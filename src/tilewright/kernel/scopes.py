@@ -178,6 +178,8 @@ def read_fragments(statement: Statement) -> Iterator[RegRef]:
         if isinstance(value, Read | LaneXor | LaneRead):
             yield value.ref
     match statement:
+        case Load():
+            yield from (c.ref for c in statement.indirect)
         case Store():
             yield statement.src
         case Reduce():
@@ -262,6 +264,9 @@ def expressions(statement: Statement) -> Iterator[Expr]:
         case _:
             pass
     match statement:
+        case Load():
+            for coordinate in statement.indirect:
+                yield from coordinate.ref.index
         case Store():
             yield from statement.src.index
         case Mma():

@@ -24,6 +24,7 @@ from tilewright.kernel.ops import (
     Holds,
     If,
     IndexValue,
+    Indirect,
     Kernel,
     LaneRead,
     LaneXor,
@@ -177,10 +178,16 @@ def _transfer(statement: Load | Store | AsyncCopy) -> str:
     guard = f" if {show_guard(statement.guard)}" if statement.guard else ""
     via = fill = ""
     if isinstance(statement, Load):
+        tail = _indirect(statement.indirect) + tail
         via = "" if statement.matrix is None else f" via {_matrix(statement.matrix)}"
         literal = _literal(statement.fill)
         fill = f" else {literal}" if literal != "0" else ""
     return f"{word}{width}{via} {_ref(statement.dst)} = {_ref(statement.src)}{tail}{guard}{fill}"
+
+
+def _indirect(coordinates: tuple[Indirect, ...]) -> str:
+    found = ", ".join(f"{c.axis} by {_ref(c.ref)}" for c in coordinates)
+    return f" gather {found}" if found else ""
 
 
 def _axis(word: str, axis: int) -> str:

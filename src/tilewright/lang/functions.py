@@ -240,6 +240,55 @@ def reshape(value: Value, target_shape: Sequence[Size]) -> Value:
     return current.record(ops.Reshape(id=current.fresh(), type=t, span=span, value=value.id))
 
 
+def gather(source: MemoryProxy | Value, axis: Size, index: Value) -> Value:
+    """The source at data: along `axis` its coordinate is the integer value `index`.
+
+    The result has the source's other axes and those of the index, which may share axes with the
+    source and may have `axis` itself. With a table over ``V, D``, indices over ``T`` give
+    ``T, D`` (rows by index); with a source over ``M, V``, indices over ``M, N`` give ``M, N``
+    (each row at indices of its own, as `take_along_axis` does). An index that is not in
+    ``0 <= index < extent`` reads nothing and gives zero: negative ones do not count from the end.
+    """
+    span = here()
+    value = read(source) if isinstance(source, MemoryProxy) else use(source, span, "source")
+    index = use(index, span, "index")
+    name = axis_name(axis, span)
+    _check_gather(value.type, name, index.type, span)
+    current = recorder(span)
+    if name in current.iterated:
+        raise TraceError(
+            f"a gather along {name} inside a loop over {name}",
+            span=span,
+            expected="the whole axis: a step of the loop sees one tile of it only",
+            mend="gather outside the loop, or loop over another axis",
+        )
+    axes: list[str] = []
+    for own in value.type.axes:
+        new = [a for a in index.type.axes if a not in value.type.axes or a == name]
+        axes.extend(new if own == name else [own])
+    t = Type(tuple(axes), value.type.dtype)
+    return current.record(
+        ops.Gather(id=current.fresh(), type=t, span=span, value=value.id, axis=name, index=index.id)
+    )
+
+
+def _check_gather(source: Type, axis: str, index: Type, span: Span | None) -> None:
+    if axis not in source.axes:
+        raise ShapeError(
+            f"a source over {list(source.axes)} is gathered along {axis}",
+            span=span,
+            expected=f"one of {', '.join(source.axes) or 'no axes'}",
+            mend="name an axis of the source",
+        )
+    if index.dtype.kind is not Kind.INT:
+        raise DTypeError(
+            f"the index of a gather is {index.dtype.name}",
+            span=span,
+            expected="an integer type",
+            mend="tw.cast(index, tw.i32)",
+        )
+
+
 def _view(value: Value, target: Sequence[Size], span: Span | None, *, same: bool) -> Value:
     value = use(value, span)
     axes = _axes(target, span)

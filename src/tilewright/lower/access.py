@@ -244,6 +244,8 @@ def is_coalesced(tensor: Tensor, axes: Sequence[str], layout: Layout, sector: in
     axis = contiguous(tensor, axes)
     if axis is None:
         return True  # no order of threads makes it better
+    if not any(d.axis in axes for d in layout.at(Place.LANE)):
+        return True  # a whole warp reads one element
     reach = 1
     for digit in sorted(
         (d for d in layout.digits if d.axis == axis and d.place is not Place.WARP),

@@ -31,7 +31,7 @@ def _loops(b: Builder, op: Op) -> frozenset[str]:
             done = op.contracted
         case ops.Iterate():
             done = (op.axis,)
-        case ops.Reshape() | ops.Remap():
+        case ops.Reshape() | ops.Remap() | ops.Gather():
             found -= set(b.graph.by_id[op.value].type.axes) - set(op.type.axes)
         case ops.Param():
             found |= _param_loops(b, op)
@@ -115,12 +115,15 @@ def default_layout(b: Builder, axes: Sequence[str], first: str | None = None) ->
         order.remove(first)
         order.insert(0, first)
     flat = all(a.warps == 1 for a in b.plan.axes.values())
-    return blocked(b.plan, order, vector_elements(b), flat=flat)
+    return blocked(b.plan, order, vector_elements(b, order), flat=flat)
 
 
-def vector_elements(b: Builder) -> int:
-    """Elements in the widest access, for the widest element type of the kernel's tensors."""
-    widest = max((m.type.dtype.bytes for m in b.graph.memories), default=4)
+def vector_elements(b: Builder, order: Sequence[str]) -> int:
+    """Elements in the widest access, for the widest element of the tensors along `order[0]`."""
+    widest = max(
+        (m.type.dtype.bytes for m in b.graph.memories if order and order[0] in m.type.axes),
+        default=4,
+    )
     return max(1, b.target.vector_bytes // widest)
 
 

@@ -1,8 +1,9 @@
-"""Operands at other coordinates: reshapes, slices, pads and the like.
+"""Operands at other coordinates: reshapes, slices, pads, gathers and the like.
 
 An operand is evaluated at coordinates that follow from the new axes. Splitting an axis makes an
-affine coordinate, merging axes a division and a remainder by a number. Nothing moves: reads
-simply go to other addresses.
+affine coordinate, merging axes a division and a remainder by a number. A gather makes one that
+is data: it has the name of the register that holds it, and other coordinates may be computed
+from it in turn. Nothing moves: reads simply go to other addresses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.base.diagnostics import ShapeError, UnsupportedError
-from tilewright.base.dtypes import boolean
+from tilewright.base.dtypes import DType, Kind, boolean, i32, i64
 from tilewright.base.spans import Span
 from tilewright.graph import ops
 from tilewright.kernel.ops import (
@@ -20,40 +21,57 @@ from tilewright.kernel.ops import (
     Cast,
     Const,
     Holds,
+    IndexValue,
+    Indirect,
     Load,
     MemRef,
     Read,
     ScalarValue,
     Value,
 )  # fmt: skip
+from tilewright.lower.access import contiguous, vectorise, widest
 from tilewright.lower.builder import Builder, Fragment, Placed
-from tilewright.lower.values import index_value
+from tilewright.lower.values import demand, index_value, is_zero_outside
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Expr, Guard, at_least, less
+from tilewright.poly.expr import Constraint, Div, Expr, Guard, at_least, less
 
 Coordinates = Mapping[str, Expr]
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The fragment under construction, and the guard that its elements exist."""
+    """The fragment under construction, the guard that its elements exist, and the coordinates
+    that are data, by the names that they have in expressions."""
 
     placed: Placed
     tiled: Tiled
     guard: Guard
+    data: Mapping[str, Read]
 
 
-def remapped(b: Builder, op: ops.Reshape | ops.Remap, tiled: Tiled) -> Fragment:
+def remapped(b: Builder, op: ops.Reshape | ops.Remap | ops.Gather, tiled: Tiled) -> Fragment:
     """The value's fragment: its operand, element by element, at the operand's coordinates."""
+    if isinstance(op, ops.Gather):
+        read = _read_through(b, op.value)
+        if read is not None:
+            return _gathered_read(b, op, read, tiled)
     placed = b.place(tiled.layout)
-    new = {a: b.base(a) + placed.position(a) for a in op.type.axes}
-    guard: Guard = ()
-    for axis, coordinate in new.items():
-        guard += b.extent_guard(axis, coordinate)
-    value = _at(b, op, new, _Where(placed, tiled, guard))
+    new = _coordinates(b, placed, op.type.axes)
+    value = _at(b, op, new, _Where(placed, tiled, _exists(b, new), {}))
     made = b.fragment(f"v{op.id}_remapped", op.type.dtype, tiled, op.span)
     b.emit(Assign(placed.over, made.ref(placed.registers()), value, op.span))
     return made
+
+
+def _coordinates(b: Builder, placed: Placed, axes: Sequence[str]) -> dict[str, Expr]:
+    return {a: b.base(a) + placed.position(a) for a in axes}
+
+
+def _exists(b: Builder, at: Coordinates) -> Guard:
+    guard: Guard = ()
+    for axis, coordinate in at.items():
+        guard += b.extent_guard(axis, coordinate)
+    return guard
 
 
 def _at(b: Builder, op: ops.Op, at: Coordinates, where: _Where) -> Value:
@@ -69,18 +87,19 @@ def _at(b: Builder, op: ops.Op, at: Coordinates, where: _Where) -> Value:
             return _at(b, source, old, where)
         case ops.Remap():
             return _remap(b, op, at, where)
+        case ops.Gather():
+            return _gather(b, op, at, where)
         case ops.ReadOp() if not b.graph.memory(op.memory).allocated:
-            made = b.fragment(op.memory, op.type.dtype, where.tiled, op.span)
-            target = made.ref(where.placed.registers())
-            source = MemRef(op.memory, tuple(at[a] for a in op.type.axes))
-            b.emit(Load(where.placed.over, target, source, guard=where.guard, span=op.span))
-            return Read(target, op.type.dtype)
+            return _load(b, op, at, where)
         case ops.Constant():
             return Const(op.value, op.type.dtype)
         case ops.ScalarRead():
             return ScalarValue(op.name, op.type.dtype)
         case ops.Index():
-            return index_value(at[op.type.axes[0]], op.type.dtype)
+            coordinate = at[op.type.axes[0]]
+            if coordinate.variables() & where.data.keys():
+                return Cast(_number(coordinate, where.data), op.type.dtype)
+            return index_value(coordinate, op.type.dtype)
         case ops.Extent():
             return index_value(b.plan.axes[op.axis].extent, op.type.dtype)
         case ops.View():
@@ -91,11 +110,44 @@ def _at(b: Builder, op: ops.Op, at: Coordinates, where: _Where) -> Value:
             return Apply(op.name, tuple(operand(a) for a in op.args), op.type.dtype)
         case _:
             raise UnsupportedError(
-                "the result of a reduction, a contraction or a loop is reshaped or sliced",
+                "the result of a reduction, a contraction or a loop is reshaped, sliced or "
+                "gathered from",
                 span=op.span,
-                expected="a reshape of what is read, cast or computed element by element",
-                mend="reshape the operands, or write the result and reshape the tensor",
+                expected="an operand that is read, cast or computed element by element",
+                mend="rearrange the operands, or write the result and rearrange the tensor",
             )
+
+
+def _load(b: Builder, op: ops.ReadOp, at: Coordinates, where: _Where) -> Value:
+    """A tensor's elements; coordinates that are data go to registers of their own."""
+    index: list[Expr] = []
+    indirect: list[Indirect] = []
+    for position, axis in enumerate(op.type.axes):
+        used = at[axis].variables() & where.data.keys()
+        if used:
+            indirect.append(Indirect(position, _register(b, op, at[axis], where).ref))
+        index.append(Expr.of(0) if used else at[axis])
+    if indirect:
+        _refuse_written(b, op)
+    made = b.fragment(op.memory, op.type.dtype, where.tiled, op.span)
+    target = made.ref(where.placed.registers())
+    b.emit(
+        Load(
+            where.placed.over, target, MemRef(op.memory, tuple(index)), guard=where.guard,
+            span=op.span, indirect=tuple(indirect),
+        )
+    )  # fmt: skip
+    return Read(target, op.type.dtype)
+
+
+def _refuse_written(b: Builder, op: ops.ReadOp) -> None:
+    if op.memory in b.written:
+        raise UnsupportedError(
+            f"{op.memory} is gathered from and written by the same kernel",
+            span=op.span,
+            expected="a tensor that the kernel only reads: where data point is known to nobody",
+            mend="write to another tensor",
+        )
 
 
 def _remap(b: Builder, op: ops.Remap, at: Coordinates, where: _Where) -> Value:
@@ -109,9 +161,140 @@ def _remap(b: Builder, op: ops.Remap, at: Coordinates, where: _Where) -> Value:
     inside: Guard = ()
     for axis, coordinate in moved.items():
         inside += (at_least(coordinate, 0), less(coordinate, b.plan.axes[axis].extent))
-    value = _at(b, source, moved, replace(where, guard=where.guard + inside))
+    affine = tuple(c for c in inside if not c.expr.variables() & where.data.keys())
+    value = _at(b, source, moved, replace(where, guard=where.guard + affine))
     fill = Const(op.fill, op.type.dtype)
-    return Apply("select", (Holds(inside, boolean), value, fill), op.type.dtype)
+    return Apply("select", (_holds(inside, where.data), value, fill), op.type.dtype)
+
+
+# ---------------------------------------------------------------- gathers
+
+
+def _gather(b: Builder, op: ops.Gather, at: Coordinates, where: _Where) -> Value:
+    source, index = b.graph.by_id[op.value], b.graph.by_id[op.index]
+    own = _coordinates(b, where.placed, index.type.axes)
+    if all(at[a] == coordinate for a, coordinate in own.items()):
+        part = _index_fragment(b, op, where.tiled)
+        held = Read(part.ref(where.placed.registers(index.type.axes)), part.dtype)
+    else:
+        found = _at(b, index, {a: at[a] for a in index.type.axes}, where)
+        held = _kept(b, op, found, where)
+    name = held.ref.name
+    inner = replace(where, data={**where.data, name: held})
+    moved = {a: Expr.of(name) if a == op.axis else at[a] for a in source.type.axes}
+    value = _at(b, source, moved, inner)
+    if is_zero_outside(b, op.value):
+        return value
+    extent = b.plan.axes[op.axis].extent
+    inside = (at_least(name, 0), less(name, extent))
+    zero = Const(False if op.type.dtype.kind is Kind.BOOL else 0, op.type.dtype)
+    return Apply("select", (_holds(inside, inner.data), value, zero), op.type.dtype)
+
+
+def _gathered_read(b: Builder, op: ops.Gather, read: ops.ReadOp, tiled: Tiled) -> Fragment:
+    """Rows of a tensor by index: vectors run along its contiguous axis, past no index."""
+    _refuse_written(b, read)
+    tensor, axes = b.tensors[read.memory], read.type.axes
+    along = b.graph.by_id[op.index].type.axes
+    part = _index_fragment(b, op, tiled)
+    axis = contiguous(tensor, axes)
+    free = axis is not None and axis != op.axis and axis not in along
+    limit = widest(b, tensor, axes, axis, read.elements_per_thread) if axis and free else 1
+    vector = vectorise(b.place(tiled.layout), tiled.inner, axes, axis if free else None, limit)
+    at = _coordinates(b, vector.placed, op.type.axes)
+    index = tuple(Expr.of(0) if a == op.axis else at[a] for a in axes)
+    chosen = Indirect(axes.index(op.axis), part.ref(vector.placed.registers(along)))
+    made = b.fragment(f"{read.memory}_gathered", op.type.dtype, tiled, op.span)
+    b.emit(
+        Load(
+            vector.over, made.ref(vector.placed.registers()), MemRef(read.memory, index),
+            vector.width, vector.axis, _exists(b, at), span=op.span, indirect=(chosen,),
+        )
+    )  # fmt: skip
+    return made
+
+
+def _read_through(b: Builder, number: int) -> ops.ReadOp | None:
+    """The read of a global tensor that a value is, but for the order of its axes."""
+    op = b.graph.by_id[number]
+    match op:
+        case ops.ReadOp() if not b.graph.memory(op.memory).allocated:
+            return op
+        case ops.View():
+            return _read_through(b, op.value)
+        case _:
+            return None
+
+
+def _index_fragment(b: Builder, op: ops.Gather, tiled: Tiled) -> Fragment:
+    """A gather's indices in the layout of its result, as i32 or i64."""
+    index = b.graph.by_id[op.index]
+    layout = tiled.project(index.type.axes)
+    part = demand(b, op.index, layout)
+    if index.type.dtype.bits >= 32:
+        return part
+    placed = b.place(layout.layout)
+    made = b.fragment(f"{part.name}_wide", i32, layout, op.span)
+    value = Cast(Read(part.ref(placed.registers()), part.dtype), i32)
+    b.emit(Assign(placed.over, made.ref(placed.registers()), value, op.span))
+    return made
+
+
+def _register(b: Builder, op: ops.Op, coordinate: Expr, where: _Where) -> Read:
+    """A coordinate that is data, in a register."""
+    alone = where.data.get(str(coordinate))
+    return alone or _kept(b, op, _number(coordinate, where.data), where)
+
+
+def _kept(b: Builder, op: ops.Op, value: Value, where: _Where) -> Read:
+    """An integer value in a register of its own."""
+    dtype: DType = i64 if value.dtype.bits > 32 else i32
+    made = b.fragment(f"v{op.id}_index", dtype, where.tiled, op.span)
+    target = made.ref(where.placed.registers())
+    value = value if value.dtype == dtype else Cast(value, dtype)
+    b.emit(Assign(where.placed.over, target, value, op.span))
+    return Read(target, dtype)
+
+
+def _number(expr: Expr, data: Mapping[str, Read]) -> Value:
+    """A coordinate that is computed from data, in 64 bits."""
+    affine = Expr(
+        tuple((t, c) for t, c in expr.terms if not Expr(((t, c),)).variables() & data.keys()),
+        expr.const,
+    )
+    total: Value | None = IndexValue(affine, i64) if affine != Expr.of(0) else None
+    for term, coefficient in (expr - affine).terms:
+        match term:
+            case str():
+                value: Value = Cast(data[term], i64)
+            case Div(num, den):
+                value = Apply("floordiv", (_number(num, data), Const(den, i64)), i64)
+            case _:
+                value = Apply("mod", (_number(term.num, data), Const(term.den, i64)), i64)
+        if coefficient != 1:
+            value = Apply("mul", (value, Const(coefficient, i64)), i64)
+        total = value if total is None else Apply("add", (total, value), i64)
+    return total or Const(0, i64)
+
+
+def _holds(guard: Guard, data: Mapping[str, Read]) -> Value:
+    """Whether a guard holds that may read data."""
+    affine = tuple(c for c in guard if not c.expr.variables() & data.keys())
+    parts = [_compared(c, data) for c in guard if c not in affine]
+    if affine or not parts:
+        parts.insert(0, Holds(affine, boolean))
+    total = parts[0]
+    for part in parts[1:]:
+        total = Apply("and", (total, part), boolean)
+    return total
+
+
+def _compared(constraint: Constraint, data: Mapping[str, Read]) -> Value:
+    sign = "eq" if constraint.equality else "ge"
+    return Apply(sign, (_number(constraint.expr, data), Const(0, i64)), boolean)
+
+
+# ---------------------------------------------------------------- reshapes
 
 
 def old_coordinates(

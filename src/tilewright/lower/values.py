@@ -43,7 +43,7 @@ def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
             made = convert(b, anchored(b, op), tiled, op.span)
         elif isinstance(op, ops.ReadOp):
             made = _read(b, op, tiled)
-        elif isinstance(op, ops.Reshape | ops.Remap):
+        elif isinstance(op, ops.Reshape | ops.Remap | ops.Gather):
             made = emit_remap(b, op, tiled)
         elif _is_converted(b, op, tiled):
             natural = natural_layout(b, number)
@@ -62,7 +62,7 @@ def _remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None
     return None
 
 
-def emit_remap(b: Builder, op: ops.Reshape | ops.Remap, tiled: Tiled) -> Fragment:
+def emit_remap(b: Builder, op: ops.Reshape | ops.Remap | ops.Gather, tiled: Tiled) -> Fragment:
     from tilewright.lower.remap import remapped  # it evaluates operands as this module does
 
     return remapped(b, op, tiled)

@@ -16,6 +16,7 @@ from tilewright.schedule.atoms import plan_contracts
 from tilewright.schedule.blocks import refuse_block_reductions
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.grid import GridPlan
+from tilewright.schedule.held import held_axes, held_values
 from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan, Staging
 from tilewright.target.model import Target
 
@@ -274,8 +275,11 @@ def _tiles(
     terms = {c.k for c in contracts.values()}
     free = ELEMENTS_PER_THREAD * target.warp_size * max(4, prod(warps.values()))
     tiles: dict[str, tuple[int, str]] = {}
+    held = held_axes(graph) | given.workgroups.keys() | given.tilings.keys() | warps.keys()
     for axis in order:
-        if axis in grains:
+        if axis not in held and axis not in grains:
+            size = 1, "no value is held along it: reached by other coordinates"
+        elif axis in grains:
             size = _contraction_tile(axis, graph, given, contracts, grains, warps, target)
         else:
             size = _free_tile(axis, graph, given, axis in iterated, terms, contracts, free)
@@ -362,8 +366,10 @@ def _free_tile(
 
 def _warps_for(graph: Graph, tiles: Mapping[str, tuple[int, str]], target: Target) -> int:
     """Warps for a kernel without contractions: about eight elements to a thread."""
+    held = held_values(graph)
     largest = max(
-        (prod(tiles[a][0] for a in op.type.axes) for op in ops.walk(graph.body)), default=1
+        (prod(tiles[a][0] for a in op.type.axes) for op in ops.walk(graph.body) if op.id in held),
+        default=1,
     )
     wanted = largest // (8 * target.warp_size)
     limit = min(target.max_threads // target.warp_size, 256 // target.warp_size * 2)

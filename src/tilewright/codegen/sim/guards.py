@@ -25,12 +25,16 @@ from tilewright.codegen.sim.site import Site
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which elements a statement touches: the coordinates of the first of `width` along `axis`."""
+    """Which elements a statement touches: the coordinates of the first of `width` along `axis`.
+
+    `data` says that a coordinate comes from registers, so that no key names its values.
+    """
 
     name: str
     axes: tuple[Affine, ...]
     axis: int
     width: int
+    data: bool = False
 
     def coordinates(self) -> list[IntArray]:
         values = [axis.value for axis in self.axes]

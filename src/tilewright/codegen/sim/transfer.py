@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.diagnostics import LegalityError
+from tilewright.base.diagnostics import Diagnostic, LegalityError
 from tilewright.codegen.sim import banks, guards
 from tilewright.codegen.sim.guards import Place
-from tilewright.codegen.sim.index import Scope, both, instances
+from tilewright.codegen.sim.index import Affine, Scope, both, instances
 from tilewright.codegen.sim.machine import Flight, Machine
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer, linear, steps
 from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray, constant
@@ -40,7 +40,8 @@ def _tensor_offsets(machine: Machine, ref: MemRef, place: Place, tensor: GlobalT
         along = tensor.strides[place.axis] if place.axes else 0
         return base + steps(place.width, along)
 
-    base = machine.indexer.remember(key, compute, lambda a: a.nbytes)
+    # Data has no pattern to remember.
+    base = compute() if place.data else machine.indexer.remember(key, compute, lambda a: a.nbytes)
     _, shift = linear(place.axes, tensor.strides)
     return base + shift if shift else base
 
@@ -99,7 +100,11 @@ def load(machine: Machine, s: Load, scope: Scope, mask: BoolArray | None) -> Non
             load(machine, replace(s, over=()), single, mask)
         return
     guard = machine.indexer.guard(s.guard, site.scope)
-    bits = _read(machine, s.src, s.axis, s.width, both(mask, guard), site, s.matrix is not None)
+    place = _place(machine, s.src, s.axis, s.width, site)
+    if s.indirect:
+        place, inside = _gathered(machine, s, place, site, both(mask, guard))
+        guard = both(guard, inside)
+    bits = _read(machine, s.src, place, both(mask, guard), site, s.matrix is not None)
     fragment = machine.fragments[s.dst.name]
     if guard is not None:
         fill = constant(s.fill, fragment.declared.dtype).view(fragment.bits.dtype)
@@ -107,17 +112,50 @@ def load(machine: Machine, s: Load, scope: Scope, mask: BoolArray | None) -> Non
     fragment.write(at, bits, mask)
 
 
+def _gathered(
+    machine: Machine, s: Load, place: Place, site: Site, mask: BoolArray | None
+) -> tuple[Place, BoolArray]:
+    """The place with the indices that registers hold, and where all of them are inside."""
+    tensor = machine.tensors[s.src.name]
+    axes = list(place.axes)
+    inside: BoolArray = np.ones((1, 1), np.bool_)
+    for c in s.indirect:
+        at = select(machine, c.ref, site)
+        check_written(machine, c.ref, at, site, mask)
+        index = machine.fragments[c.ref.name].read(at).astype(np.int64)
+        extent = tensor.shape[c.axis]
+        inside = inside & (index >= 0) & (index < extent)
+        data = index.clip(0, max(extent - 1, 0))
+        axes[c.axis] = Affine(data, 0, int(data.min()), int(data.max()), (object(),))
+    _report_outside(machine, s, site, inside, mask)
+    return replace(place, axes=tuple(axes), data=True), inside
+
+
+def _report_outside(
+    machine: Machine, s: Load, site: Site, inside: BoolArray, mask: BoolArray | None
+) -> None:
+    outside = machine.active(both(mask, ~inside), site.shape)
+    if outside and machine.checks:
+        machine.tally.findings.setdefault(
+            f"gather from {s.src.name}",
+            Diagnostic(
+                "TW302",
+                f"an index that gathers from `{s.src.name}` lies outside its axis",
+                span=site.span,
+                expected="indices inside: the kernel gives the fill for others",
+            ),
+        )
+
+
 def _read(
     machine: Machine,
     ref: MemRef,
-    axis: int,
-    width: int,
+    place: Place,
     mask: BoolArray | None,
     site: Site,
     whole_warp: bool = False,
 ) -> Array:
     """Bits of memory, broadcasting to the site's shape; anything where the mask fails."""
-    place = _place(machine, ref, axis, width, site)
     tensor = machine.tensors.get(ref.name)
     asked = machine.active(mask, site.shape)
     if tensor is not None:
@@ -171,7 +209,8 @@ def async_copy(machine: Machine, s: AsyncCopy, scope: Scope, mask: BoolArray | N
     site = Site.of(s, machine.crew, scope, mask, s.over, s.width)
     buffer = machine.shared[s.dst.name]
     guard = machine.indexer.guard(s.guard, site.scope)
-    bits = _read(machine, s.src, s.src_axis, s.width, both(mask, guard), site)
+    source = _place(machine, s.src, s.src_axis, s.width, site)
+    bits = _read(machine, s.src, source, both(mask, guard), site)
     if guard is not None:
         bits = np.where(guard, bits, np.zeros((), bits.dtype))
     place = _place(machine, s.dst, s.dst_axis, s.width, site)

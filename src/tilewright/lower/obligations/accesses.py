@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.spans import Span
 from tilewright.kernel.ops import AsyncCopy, Load, MemRef, Over, Shared, Store, Tensor
@@ -12,11 +12,15 @@ from tilewright.poly.prove import Piece
 from tilewright.poly.sets import Dim
 
 VECTOR = "vector element"  # a space: no digit of a kernel can have this name
+GATHERED = "index that is data, axis "
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One read or write of memory by a statement: `width` elements along `axis` per instance."""
+    """One read or write of memory by a statement: `width` elements along `axis` per instance.
+
+    Along the axes in `gathered` the index is data: any one inside, as the access is guarded.
+    """
 
     site: Site
     over: Over
@@ -26,6 +30,7 @@ class Access:
     guard: Guard
     writes: bool
     asynchronous: bool = False
+    gathered: tuple[tuple[int, Expr], ...] = ()  # axes and their extents
 
     @property
     def span(self) -> Span | None:
@@ -45,15 +50,20 @@ class Access:
 
     @property
     def index(self) -> tuple[Expr, ...]:
-        """The coordinates of each element, with the position in the vector as a variable."""
-        if self.width == 1:
-            return self.ref.index
-        axis = self.axis % len(self.ref.index)
-        return tuple(e + VECTOR if i == axis else e for i, e in enumerate(self.ref.index))
+        """The coordinates of each element; the position in the vector and data are variables."""
+        index = list(self.ref.index)
+        if self.width > 1:
+            axis = self.axis % len(index)
+            index[axis] = index[axis] + VECTOR
+        for axis, _ in self.gathered:
+            index[axis] = index[axis] + f"{GATHERED}{axis}"
+        return tuple(index)
 
     @property
     def elements(self) -> tuple[Dim, ...]:
-        return () if self.width == 1 else (Dim.of(VECTOR, self.width),)
+        """The variables of `index` that are no digits of the statement."""
+        vector = () if self.width == 1 else (Dim.of(VECTOR, self.width),)
+        return (*vector, *(Dim(f"{GATHERED}{axis}", extent) for axis, extent in self.gathered))
 
     def domain(self, program: Program, hardware: tuple[str, ...] = ("block", "thread")) -> Domain:
         return domain(program.kernel, self.site.frame, self.exprs, self.over, hardware)
@@ -76,7 +86,8 @@ def accesses(program: Program) -> tuple[Access, ...]:
     for site in program.sites:
         match site.statement:
             case Load() as s:
-                found.append(Access(site, s.over, s.src, s.width, s.axis, s.guard, False))
+                read = Access(site, s.over, s.src, s.width, s.axis, s.guard, False)
+                found.append(replace(read, gathered=_gathered(program, s)))
             case Store() as s:
                 found.append(Access(site, s.over, s.dst, s.width, s.axis, s.guard, True))
             case AsyncCopy() as s:
@@ -86,6 +97,13 @@ def accesses(program: Program) -> tuple[Access, ...]:
             case _:
                 pass
     return tuple(found)
+
+
+def _gathered(program: Program, load: Load) -> tuple[tuple[int, Expr], ...]:
+    buffer = memory(program, load.src.name)
+    if buffer is None:
+        return ()
+    return tuple((c.axis, shape_of(buffer)[c.axis]) for c in load.indirect)
 
 
 def memory(program: Program, name: str) -> Tensor | Shared | None:

@@ -12,6 +12,7 @@ from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Div, Expr, Mod, at_least, equal
 from tilewright.poly.lemmas import xor_fault
 from tilewright.poly.prove import (
+    Assumed,
     Kind,
     Obligation,
     Proved,
@@ -28,7 +29,11 @@ from tilewright.poly.sets import Point
 
 
 def bounds(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
-    """Each access lies in its tensor or buffer, the whole vector, where its guard holds."""
+    """Each access lies in its tensor or buffer, the whole vector, where its guard holds.
+
+    A load checks an index that is data and gives its fill outside: it cannot leave the tensor.
+    That the data are the indices that the author means is a contract of its own.
+    """
     for access in found:
         buffer = memory(program, access.ref.name)
         if buffer is None:
@@ -36,6 +41,21 @@ def bounds(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
         piece = access.piece(program, hardware=())
         result = prove_bounds(program.world, piece, shape_of(buffer), access.ref.name)
         yield Obligation(Kind.BOUNDS, access.ref.name, result, access.span, access.label)
+        yield from _contracts(access)
+
+
+def _contracts(access: Access) -> Iterator[Obligation]:
+    """What the caller promises of each index that is data. The load's own check is at run time."""
+    load = access.site.statement
+    if not isinstance(load, Load):
+        return
+    name = access.ref.name
+    for coordinate, (axis, extent) in zip(load.indirect, access.gathered, strict=True):
+        contract = (
+            f"every index in {coordinate.ref.name} is on axis {axis} of {name}, "
+            f"0 <= index < {extent}; the load checks it and gives {load.fill} elsewhere"
+        )
+        yield Obligation(Kind.BOUNDS, name, Assumed(contract), access.span, access.label)
 
 
 def alignment(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
@@ -98,6 +118,12 @@ def _offset_aligned(
     others are multiples; with more than one such term nothing is known.
     """
     pairs = list(zip(access.ref.index, strides, strict=True))
+    known = {s.name: s.multiple for s in program.kernel.symbols}
+    for gathered, _ in access.gathered:
+        if _divisor(strides[gathered], known) % access.width:
+            return Unknown(
+                f"{what}: the stride of axis {gathered}, whose index is data, may be odd"
+            )
     affine = sum((i * s.const for i, s in pairs if s.is_const), Expr.of(0))
     faults: list[Point] = []
     for index, stride in [(affine, Expr.of(1)), *(p for p in pairs if not p[1].is_const)]:

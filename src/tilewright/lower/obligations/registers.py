@@ -89,7 +89,8 @@ def uses(statement: Statement, target: Target) -> tuple[Use, ...]:
             reads = tuple(Use(r, 1, (*over, *along), False) for r in registers_read(value))
             return (*reads, Use(dst, 1, over, False), Use(dst, 1, over, True))
         case Load(over=over, dst=dst, width=width):
-            return (Use(dst, width, over, True),)
+            reads = tuple(Use(c.ref, 1, over, False) for c in statement.indirect)
+            return (*reads, Use(dst, width, over, True))
         case Store(over=over, src=src, width=width):
             return (Use(src, width, over, False),)
         case Mma(over=over, a=a, b=b, d=d):

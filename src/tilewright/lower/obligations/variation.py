@@ -133,6 +133,8 @@ class _Walker:
                 bits = self.guard(guard, names)
                 for expr in src.index:
                     bits |= self.of(expr, names)
+                for coordinate in statement.indirect:
+                    bits |= state.get(coordinate.ref.name, 0)
                 whole = prod(n for _, n in statement.over) * statement.width
                 self.put(statement.dst, whole, bits, state)
             case Assign(dst=dst, value=value):
