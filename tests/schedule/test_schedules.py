@@ -12,8 +12,11 @@ from tilewright.driver.compile import Rewrites
 from tilewright.driver.trial import run_trial
 from tilewright.kernel.ops import If, Kernel, Statement
 from tilewright.kernel.rewrite import rewrite
+from tilewright.poly.expr import Expr
 from tilewright.poly.prove import Assumed, Proved
+from tilewright.schedule.grid import GridPlace, GridPlan, visits
 from tilewright.schedule.schedule import Schedule, read_schedule
+from tilewright.schedule.text import draw_grid
 
 M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
 
@@ -99,6 +102,31 @@ def test_explain_shows_the_order_of_tiles() -> None:
     text = gemm.compile("sm_90a", SIZES[0], schedule=swizzled(2, 5)).explain()
     assert "tiles: M = mo.group * 2 + mo.in_group" in text
     assert "tiles, slowest first: turn[4] loop, rank[5] block" in text
+
+
+def test_every_tile_is_visited_once() -> None:
+    """Against enumeration, for every mixture of splits, merges and persistence."""
+    for rows, columns, factor, blocks in product((1, 4, 9), (1, 3, 8), (1, 2, 5), (0, 1, 7, 99)):
+        plain = GridPlan.plain({"M": Expr.of(rows), "N": Expr.of(columns)})
+        grid = plain.swizzled("M", "N", factor)
+        if blocks:
+            whole = grid.merge("M_group", "N", "a").merge("a", "M_in_group", "t")
+            grid = whole.split("t", blocks, "turn", "rank").bind("turn", GridPlace.LOOP)
+        tiles = [(v.tile["M"], v.tile["N"]) for v in visits(grid)]
+        assert sorted(tiles) == sorted(product(range(rows), range(columns)))
+
+
+def test_the_drawing_shows_turns_and_blocks() -> None:
+    grid = GridPlan.plain({"M": Expr.of(4), "N": Expr.of(3)}).swizzled("M", "N", 2)
+    grid = grid.merge("M_group", "N", "a").merge("a", "M_in_group", "t")
+    grid = grid.split("t", 5, "turn", "rank").bind("turn", GridPlace.LOOP)
+    assert draw_grid(grid) == [
+        "order of tiles, M down and N across: turn.block",
+        "0.0 0.2 0.4",
+        "0.1 0.3 1.0",
+        "1.1 1.3 2.0",
+        "1.2 1.4 2.1",
+    ]
 
 
 def test_a_swizzle_without_its_edge_guard_is_refused() -> None:

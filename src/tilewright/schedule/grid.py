@@ -8,9 +8,10 @@ counters, because they belong to the iteration space and not to a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import product
 from math import prod
 
 from tilewright.base.diagnostics import ConstraintError
@@ -130,6 +131,31 @@ class GridPlan:
         extents = self.all_extents()
         ranks = [d for d in self.order if self.place(d) is GridPlace.CLUSTER]
         return prod(e.const for d in ranks for e in extents[d])
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One tile: the values of the leaves, in order, and the tile's number along each axis."""
+
+    leaves: tuple[int, ...]
+    tile: Mapping[str, int]
+
+
+def visits(grid: GridPlan) -> Iterator[Visit]:
+    """Every tile in the order of the leaves, where all extents are numbers."""
+    extents = {name: prod(e.const for e in f) for name, f in grid.all_extents().items()}
+    for leaves in product(*(range(extents[d]) for d in grid.order)):
+        values = dict(zip(grid.order, leaves, strict=True))
+        inside = True
+        for step in reversed(grid.steps):
+            match step:
+                case Split(source, outer, inner, factor):
+                    values[source] = values[outer] * factor + values[inner]
+                    inside = inside and values[source] < extents[source]
+                case Merge(outer, inner, result):
+                    values[outer], values[inner] = divmod(values[result], extents[inner])
+        if inside:
+            yield Visit(leaves, {axis: values[axis] for axis in grid.extents})
 
 
 def total_symbol(factors: tuple[Expr, ...]) -> str:

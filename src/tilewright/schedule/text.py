@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.schedule.grid import GridPlan, Merge, Split
+from math import prod
+
+from tilewright.poly.expr import Expr
+
+from tilewright.schedule.grid import GridPlace, GridPlan, Merge, Split, Visit, visits
 from tilewright.schedule.plan import AxisPlan, Plan, Staging
 
 
@@ -11,6 +15,7 @@ def print_plan(plan: Plan) -> str:
     lines = [_axis(axis) for axis in plan.axes.values()]
     lines.append(f"block: {plan.warps} warps of {plan.warp_size} lanes")
     lines.extend(print_grid(plan.grid))
+    lines.extend(draw_grid(plan.grid))
     for number, contract in plan.contracts.items():
         lines.append(
             f"contraction %{number}: rows {contract.m}, columns {contract.n}, "
@@ -41,6 +46,42 @@ def print_grid(grid: GridPlan) -> list[str]:
     if leaves:
         lines.append(f"tiles, slowest first: {', '.join(leaves)}")
     return lines
+
+
+DRAWN = 12  # rows and columns of tiles that are drawn at the most
+
+
+def draw_grid(grid: GridPlan) -> list[str]:
+    """The tiles of two axes, each with its turn: ``turn.block`` in a persistent kernel.
+
+    Nothing where an extent is open, or where there are not two axes of tiles.
+    """
+    extents = grid.all_extents()
+    fixed = all(e.is_const for factors in extents.values() for e in factors)
+    wide = [axis for axis, extent in grid.extents.items() if extent != Expr.of(1)]
+    if not fixed or len(wide) != 2:
+        return []
+    row, column = wide
+    rows, columns = (min(grid.extents[a].const, DRAWN) for a in wide)
+    loops = [i for i, leaf in enumerate(grid.order) if grid.place(leaf) is GridPlace.LOOP]
+    table = [["" for _ in range(columns)] for _ in range(rows)]
+    for visit in visits(grid):
+        r, c = visit.tile[row], visit.tile[column]
+        if r < rows and c < columns:
+            table[r][c] = _turn(grid, visit, loops)
+    width = max(len(cell) for line in table for cell in line)
+    head = f"order of tiles, {row} down and {column} across"
+    head += ": turn.block" if loops else ": block"
+    return [head, *(" ".join(cell.rjust(width) for cell in line) for line in table)]
+
+
+def _turn(grid: GridPlan, visit: Visit, loops: list[int]) -> str:
+    extents = grid.all_extents()
+    block = 0
+    for i, leaf in enumerate(grid.order):
+        if i not in loops:
+            block = block * prod(e.const for e in extents[leaf]) + visit.leaves[i]
+    return ".".join([*(str(visit.leaves[i]) for i in loops), str(block)])
 
 
 def _axis(axis: AxisPlan) -> str:
