@@ -91,11 +91,11 @@ def test_clusters() -> None:
 
 def test_printed_form_reads_back() -> None:
     s = swizzled(4, 7)(Schedule(("M", "N", "K"), frozenset("K")))
-    again = read_schedule(str(s), s.axes, s.reduced)
+    again = read_schedule(str(s), Schedule(("M", "N", "K"), frozenset("K")))
     assert again == s
     assert again.counters == s.counters
     with pytest.raises(tw.TilewrightError, match="is no step of a schedule"):
-        read_schedule("schedule.import_('os')", ("M",))
+        read_schedule("schedule.import_('os')", Schedule(("M",)))
 
 
 def test_explain_shows_the_order_of_tiles() -> None:
@@ -147,6 +147,26 @@ def test_a_swizzle_without_its_edge_guard_is_refused() -> None:
     assert caught.value.code in ("TW301", "TW302")
 
 
+def test_staged_tensors() -> None:
+    """An output gathered in shared memory is written in whole rows; an operand read through it."""
+    sizes = {"M": 70, "N": 40, "K": 20}
+    compiled = gemm.compile("sm_90a", sizes, schedule=lambda s: tiled(s).cache_before("c"))
+    assert any("exchange" in s.name for s in compiled.compilation.kernel.shared)
+    assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+    @tw.kernel()
+    def double(x: tw.Memory[M, N, tw.GLOBAL, tw.f32], y: tw.Memory[M, N, tw.GLOBAL, tw.f32]):
+        tw.write(tw.read(x) * 2.0, y)
+
+    def schedule(s: Schedule) -> Schedule:
+        s = s.split("M", 8).set_memory_type("x", tw.SHARED).inline_most()
+        return s.inline_at("y", "M.outer")
+
+    compiled = double.compile("sm_90a", sizes, schedule=schedule)
+    assert [s.name for s in compiled.compilation.kernel.shared] == ["x_1_exchange"]
+    assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
 def refused(schedule) -> str:
     with pytest.raises(tw.TilewrightError) as caught:
         gemm.compile("sm_90a", SIZES[0], schedule=schedule)
@@ -179,6 +199,21 @@ def test_unknown_counters_are_refused() -> None:
     text = refused(lambda s: tiled(s).split("mo", 2).merge("mo", "no"))
     assert "the schedule has no counter mo" in text
     assert "mo.outer" in text
+
+
+def test_inlining_a_result_into_its_own_reduction_is_refused() -> None:
+    text = refused(lambda s: tiled(s).inline_at("c", "ko"))
+    assert "c cannot be computed inside ko: each element combines all of K" in text
+
+
+def test_staging_a_tensor_that_is_not_read_is_refused() -> None:
+    text = refused(lambda s: tiled(s).cache_after("c"))
+    assert "c is not read by the program" in text
+    assert "one of a, b" in text
+
+
+def test_warp_roles_are_refused() -> None:
+    assert "warps cannot have roles yet" in refused(lambda s: tiled(s).specialize("producer"))
 
 
 def test_a_schedule_and_a_constraint_on_one_axis_are_refused() -> None:

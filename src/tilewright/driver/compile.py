@@ -10,7 +10,7 @@ from tilewright.base.spaces import Space
 from tilewright.codegen import emit
 from tilewright.driver.assumptions import check_layouts, check_sizes
 from tilewright.driver.overlaps import refuse_known_overlap
-from tilewright.graph.ops import Graph
+from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.passes import simplify
@@ -102,12 +102,13 @@ def compile_graph(
     rewrites = rewrites or Rewrites()
     graph = rewrites.graph(graph)
     check_graph(graph)
-    arrange = None
+    arrange, staged = None, frozenset[str]()
     if specialisation.schedule is not None:
-        schedule = specialisation.schedule(Schedule(tuple(graph.axes), combined_axes(graph)))
+        schedule = specialisation.schedule(_unscheduled(graph))
         constraints = merged(constraints, schedule.constraints())
         arrange = schedule.arrange
-    plan = rewrites.plan(make_plan(graph, constraints, target, multiples, arrange))
+        staged = schedule.state.staged
+    plan = rewrites.plan(make_plan(graph, constraints, target, multiples, arrange, staged))
     planned = tile_obligations(graph, plan, target)
     raise_first_refuted(planned)
     lowered = lower(
@@ -121,3 +122,10 @@ def compile_graph(
     obligations = verify(kernel, target)
     raise_first_refuted(obligations)
     return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
+
+
+def _unscheduled(graph: Graph) -> Schedule:
+    """A schedule of the graph with no steps yet."""
+    reads = (op.memory for op in walk(graph.body) if isinstance(op, ReadOp))
+    writes = (op.memory for op in walk(graph.body) if isinstance(op, WriteOp))
+    return Schedule(tuple(graph.axes), combined_axes(graph), frozenset(reads), frozenset(writes))

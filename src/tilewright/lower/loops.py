@@ -110,7 +110,8 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
     memory = b.graph.memory(op.memory)
     natural = natural_layout(b, op.value)
     value_axes = b.graph.by_id[op.value].type.axes
-    if natural is None or set(value_axes) != set(op.type.axes):
+    staged = b.plan.staging.get(op.id) is Staging.SHARED
+    if natural is None or staged or set(value_axes) != set(op.type.axes):
         first = None if memory.allocated else contiguous(b.tensors[op.memory], op.type.axes)
         natural = default_layout(b, op.type.axes, first)
     if set(value_axes) == set(op.type.axes):

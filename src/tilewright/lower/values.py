@@ -22,10 +22,11 @@ from tilewright.kernel.ops import (
 )  # fmt: skip
 from tilewright.lower.access import contiguous, is_coalesced, load_global, load_shared
 from tilewright.lower.builder import Builder, Fragment, Placed, shared_memory_axes
-from tilewright.lower.convert import convert
+from tilewright.lower.convert import convert, through_shared
 from tilewright.lower.dependencies import default_layout, natural_layout, scope_depth
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard
+from tilewright.schedule.plan import Staging
 
 INLINE = (ops.Constant, ops.ScalarRead, ops.Index, ops.Extent)
 
@@ -115,6 +116,9 @@ def _read(b: Builder, op: ops.ReadOp, tiled: Tiled) -> Fragment:
         return made
     tensor = b.tensors[op.memory]
     fast = contiguous(tensor, op.type.axes)
+    if b.plan.staging.get(op.id) is Staging.SHARED:
+        part = load_global(b, op, default_layout(b, op.type.axes, fast))
+        return through_shared(b, part, tiled, op.span, "the schedule stages the tensor")
     if fast is not None and not is_coalesced(tensor, op.type.axes, tiled.layout):
         coalesced = default_layout(b, op.type.axes, fast)
         if is_coalesced(tensor, op.type.axes, coalesced.layout):

@@ -48,10 +48,19 @@ class Counters:
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     stages: int | None = None
     atom: str | None = None
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    staged: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(axes: tuple[str, ...], reduced: frozenset[str]) -> Counters:
-        return Counters(axes, reduced, {a: a for a in axes})
+    def of(
+        axes: tuple[str, ...],
+        reduced: frozenset[str],
+        reads: frozenset[str] = frozenset(),
+        writes: frozenset[str] = frozenset(),
+    ) -> Counters:
+        """One counter per axis; `reads` and `writes` name the program's tensors."""
+        return Counters(axes, reduced, {a: a for a in axes}, reads=reads, writes=writes)
 
     def apply(self, step: Step) -> Counters:
         """The counters after one more step. ConstraintError where the step is not legal."""
@@ -215,6 +224,40 @@ def _mma(now: Counters, step: Step) -> Counters:
     return replace(now, atom=step.name(0))
 
 
+def _cache_after(now: Counters, step: Step) -> Counters:
+    return replace(now, staged=now.staged | {_tensor(step, now.reads, "read")})
+
+
+def _cache_before(now: Counters, step: Step) -> Counters:
+    return replace(now, staged=now.staged | {_tensor(step, now.writes, "written")})
+
+
+def _tensor(step: Step, known: frozenset[str], verb: str) -> str:
+    name = step.name(0)
+    if name not in known:
+        raise ConstraintError(
+            f"{name} is not {verb} by the program",
+            span=step.span,
+            expected=f"one of {', '.join(sorted(known)) or 'none'}",
+            mend=f"name a tensor that is {verb}",
+        )
+    return name
+
+
+def _inline_at(now: Counters, step: Step) -> Counters:
+    """Legal where an instance inside the counter's loop needs nothing of its other turns."""
+    name, counter = _tensor(step, now.reads | now.writes, "used"), step.name(1)
+    axis = now.axis[now.known(counter, step.span)]
+    if name in now.writes and axis in now.reduced:
+        raise ConstraintError(
+            f"{name} cannot be computed inside {counter}: each element combines all of {axis}",
+            span=step.span,
+            expected=f"a counter outside the loop over {axis}",
+            mend=f"leave {name} outside {counter}, where it is put by itself",
+        )
+    return now
+
+
 STEPS: Mapping[str, Callable[[Counters, Step], Counters]] = {
     "split": _split,
     "merge": _merge,
@@ -222,4 +265,7 @@ STEPS: Mapping[str, Callable[[Counters, Step], Counters]] = {
     "parallelize": _parallelize,
     "stage": _stage,
     "mma": _mma,
+    "cache_after": _cache_after,
+    "cache_before": _cache_before,
+    "inline_at": _inline_at,
 }

@@ -43,10 +43,12 @@ def make_plan(
     target: Target,
     multiples: Mapping[str, int] | None = None,
     arrange: Callable[[GridPlan], GridPlan] | None = None,
+    staged: frozenset[str] = frozenset(),
 ) -> Plan:
     """Choose digits and places. `multiples` states what symbolic extents are multiples of.
 
     `arrange` orders the tiles; left to the policy, those of a contraction are visited in groups.
+    `staged` names tensors that go through shared memory in any case.
     """
     given = _sort(constraints, graph)
     _check_warp_size(given.hardware, target)
@@ -77,7 +79,7 @@ def make_plan(
         order=order,
         grid=_grid(given, axes, arrange, grouped=bool(contracts)),
         contracts=contracts,
-        staging=_staging(graph, contracts, warp_count),
+        staging=_staging(graph, warp_count, staged),
         stages=given.hardware.stages or (4 if target.async_copy_bytes else 1),
     )
 
@@ -376,10 +378,12 @@ def _warps_for(graph: Graph, tiles: Mapping[str, tuple[int, str]], target: Targe
     return max(1, min(_power_of_two(max(1, wanted)), limit))
 
 
-def _staging(graph: Graph, contracts: Mapping[int, ContractPlan], warps: int) -> dict[int, Staging]:
+def _staging(graph: Graph, warps: int, staged: frozenset[str]) -> dict[int, Staging]:
     """Stage reads that feed a contraction inside `iterate`, where asked or where warps share."""
     staging: dict[int, Staging] = {}
     for op in ops.walk(graph.body):
+        if isinstance(op, ops.ReadOp | ops.WriteOp) and op.memory in staged:
+            staging[op.id] = Staging.SHARED
         if not isinstance(op, ops.Iterate):
             continue
         for inner in op.body:

@@ -13,10 +13,11 @@ at will; those that nobody places are blocks.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.base.diagnostics import ConstraintError
+from tilewright.base.diagnostics import ConstraintError, UnsupportedError
+from tilewright.base.spaces import Space
 from tilewright.base.spans import here
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.counters import STEPS, Counters, Step
@@ -31,16 +32,19 @@ _GRID = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """See the module's text. `reduced` are the axes along which the program combines elements."""
+    """See the module's text. `reduced` are the axes along which the program combines elements;
+    `reads` and `writes` name its tensors."""
 
     axes: tuple[str, ...]
     reduced: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
     steps: tuple[Step, ...] = ()
 
     @cached_property
     def state(self) -> Counters:
         """What the steps have made of the counters."""
-        state = Counters.of(self.axes, self.reduced)
+        state = Counters.of(self.axes, self.reduced, self.reads, self.writes)
         for step in self.steps:
             state = state.apply(step)
         return state
@@ -99,6 +103,49 @@ class Schedule:
         """Compute contractions by this instruction of the target's table."""
         return self._then("mma", atom)
 
+    def cache_after(self, tensor: str) -> Schedule:
+        """Read a tensor into shared memory first, and from there into registers."""
+        return self._then("cache_after", tensor)
+
+    def cache_before(self, tensor: str) -> Schedule:
+        """Gather an output's tile in shared memory, and write it from there in whole rows."""
+        return self._then("cache_before", tensor)
+
+    def set_memory_type(self, tensor: str, space: Space) -> Schedule:
+        """Stage a tensor's tile in shared memory; registers are the default."""
+        if space is not Space.SHARED:
+            return self
+        return self.cache_after(tensor) if tensor in self.reads else self.cache_before(tensor)
+
+    def inline_at(self, tensor: str, counter: str) -> Schedule:
+        """State that a tensor's tile is computed inside a counter's loop, where that is legal.
+
+        Values are put by themselves into the innermost loop that they depend on.
+        """
+        return self._then("inline_at", tensor, counter)
+
+    def inline_most(self) -> Schedule:
+        """Put each value into the innermost loop that it depends on: what happens anyway."""
+        return self
+
+    def rfactor(self, counter: str) -> Schedule:
+        """Not needed: every reduction makes partial results per thread, lane and warp."""
+        raise UnsupportedError(
+            f"the partial results of {counter} cannot be placed by hand",
+            span=here(),
+            expected="reductions whose partial results are made and combined by the compiler",
+            mend="leave the step out",
+        )
+
+    def specialize(self, *roles: str) -> Schedule:
+        """Give warps roles of their own. Not supported yet."""
+        raise UnsupportedError(
+            f"warps cannot have roles yet ({', '.join(roles)})",
+            span=here(),
+            expected="a schedule in which every warp runs the same program",
+            mend="use stage(n) to overlap copies with arithmetic",
+        )
+
     def constraints(self) -> tuple[Constraint, ...]:
         """What the schedule says about tiles, warps and instructions."""
         state = self.state
@@ -140,7 +187,7 @@ class Schedule:
 
     def _then(self, method: str, *arguments: str | int) -> Schedule:
         step = Step(method, arguments, here())
-        made = Schedule(self.axes, self.reduced, (*self.steps, step))
+        made = replace(self, steps=(*self.steps, step))
         # The new state is at hand: no need to run through all steps again.
         made.__dict__["state"] = self.state.apply(step)
         return made
@@ -167,10 +214,8 @@ def _in_order(grid: GridPlan) -> GridPlan:
     return grid.reorder(tuple(order))
 
 
-def read_schedule(
-    text: str, axes: tuple[str, ...], reduced: frozenset[str] = frozenset()
-) -> Schedule:
-    """The schedule that `str` printed: a line ``schedule.method(arguments)`` for each step."""
+def read_schedule(text: str, start: Schedule) -> Schedule:
+    """`start` with the steps that `str` printed: a line ``schedule.method(arguments)`` each."""
     steps: list[Step] = []
     for line in text.splitlines():
         call = ast.parse(line.strip(), mode="eval").body
@@ -185,4 +230,4 @@ def read_schedule(
                 mend="print a schedule with str() to see the form",
             )
         steps.append(Step(call.func.attr, tuple(ast.literal_eval(a) for a in call.args)))
-    return Schedule(axes, reduced, tuple(steps))
+    return replace(start, steps=(*start.steps, *steps))
