@@ -84,6 +84,8 @@ def _check_exact(
     for o in obligations:
         if not isinstance(o.result, Refuted) or o.kind in skipped:
             continue
+        if "mixes lanes" in o.result.message:
+            continue  # the judge follows which terms a value holds, not of which column
         sizes = dict(o.result.witness.symbols)
         if o.kind not in found and all(v < 40 for v in sizes.values()):
             sizes = {**{s.name: 3 * s.multiple for s in mutant.symbols}, **sizes}

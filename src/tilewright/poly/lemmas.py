@@ -41,14 +41,19 @@ def decode(value: int, extents: Sequence[int]) -> tuple[int, ...]:
     return (value, *reversed(digits)) if extents else ()
 
 
-def merge_fault(count: Sequence[Expr], extents: Sequence[Expr]) -> str | None:
+Products = Mapping[str, tuple[Expr, ...]]  # symbols that stand for a product of sizes
+
+
+def merge_fault(
+    count: Sequence[Expr], extents: Sequence[Expr], products: Products | None = None
+) -> str | None:
     """Merge: digits of these extents write each t in [0, product(count)) exactly once.
 
     Side condition: product(count) == product(extents). It is decided by cancelling equal
     factors, then constants; at most one factor that is symbolic may differ in form.
     """
-    left, left_rest = _factors(count)
-    right, right_rest = _factors(extents)
+    left, left_rest = _factors(count, products or {})
+    right, right_rest = _factors(extents, products or {})
     for factor in tuple(left_rest):
         if factor in right_rest:
             left_rest.remove(factor)
@@ -63,20 +68,31 @@ def merge_fault(count: Sequence[Expr], extents: Sequence[Expr]) -> str | None:
 
 
 def _product(exprs: Sequence[Expr]) -> str:
-    const, rest = _factors(exprs)
+    const, rest = _factors(exprs, {})
     factors = [str(const)] if const != 1 or not rest else []
-    factors += [
-        str(f) if isinstance(f.terms[0][0], str) and len(f.terms) == 1 and not f.const else f"({f})"
-        for f in rest
-    ]
+    factors += [f"({f})" if f.const or not _is_name(f) else str(f) for f in rest]
     return "*".join(factors)
 
 
-def _factors(exprs: Sequence[Expr]) -> tuple[int, list[Expr]]:
+def _is_name(expr: Expr) -> bool:
+    return len(expr.terms) == 1 and isinstance(expr.terms[0][0], str)
+
+
+def _factors(exprs: Sequence[Expr], products: Products) -> tuple[int, list[Expr]]:
+    """The constant factor and the symbolic ones, products written out."""
     const, rest = 1, list[Expr]()
-    for expr in exprs:
+    waiting = list(exprs)
+    while waiting:
+        expr = waiting.pop(0)
         if expr.is_const:
             const *= expr.const
+        elif len(expr.terms) == 1 and not expr.const:
+            ((term, coefficient),) = expr.terms
+            const *= coefficient
+            if isinstance(term, str) and term in products:
+                waiting = [*products[term], *waiting]
+            else:
+                rest.append(Expr(((term, 1),)))
         else:
             rest.append(expr)
     return const, rest

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.spans import Span
 from tilewright.kernel.ops import AsyncCopy, Load, MemRef, Over, Shared, Store, Tensor
-from tilewright.lower.obligations.scope import Domain, Program, Site, domain
+from tilewright.lower.obligations.domains import Domain, domain
+from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Expr, Guard
 from tilewright.poly.prove import Piece
 from tilewright.poly.sets import Dim

@@ -21,8 +21,9 @@ from tilewright.kernel.ops import (
     Value,
     When,
 )
+from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.registers import span_of
-from tilewright.lower.obligations.scope import Frame, Program, Site, domain
+from tilewright.lower.obligations.scope import Frame, Program, Site
 from tilewright.lower.obligations.variation import Variation, varying
 from tilewright.poly.expr import Constraint, Expr, Guard, less
 from tilewright.poly.prove import (

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tilewright.kernel.ops import Decode, Loop
-from tilewright.lower.obligations.scope import BUILTINS, Program, Site, domain
+from tilewright.kernel.ops import Decode
+from tilewright.lower.obligations.domains import domain, products, size_of
+from tilewright.lower.obligations.scope import Frame, Program, Site
 from tilewright.poly.expr import Expr, at_least, less
-from tilewright.poly.lemmas import merge_fault
+from tilewright.poly.lemmas import merge_fault, radix
 from tilewright.poly.prove import (
     Kind,
     Obligation,
+    Piece,
     Proved,
     Refuted,
     Result,
@@ -18,7 +21,9 @@ from tilewright.poly.prove import (
     Witness,
     attempt,
     find,
+    image,
     instance_text,
+    prove_at_most_once,
 )
 
 
@@ -35,35 +40,36 @@ def decodes(program: Program) -> Iterator[Obligation]:
 def _whole(program: Program, site: Site, decode: Decode) -> Result:
     name = str(decode.source)
     extents = tuple(e for _, e in decode.digits)
-    loop = next((x for x in reversed(site.frame.loops) if x.var == name), None)
-    if loop is not None or name in BUILTINS:
-        fault = merge_fault(_count(program, name, loop), extents)
+    count = _count(program, site.frame, name)
+    if count is not None:
+        fault = merge_fault(count, extents, products(program.kernel))
         if fault is None:
             return Proved("the digits run over exactly the counter's range")
-        if loop is None or not site.frame.guard:
+        if not site.frame.guard:
             return Refuted(f"{name}: {fault}")
-    return _range(program, site, decode)
+    return _range(program, site, decode, extents)
 
 
-def _count(program: Program, name: str, loop: Loop | None) -> tuple[Expr, ...]:
+def _count(program: Program, frame: Frame, name: str) -> tuple[Expr, ...] | None:
+    """The factors of the number of values of one counter or digit; None for a sum."""
     kernel = program.kernel
-    if loop is not None:
-        return (loop.extent,)
+    for _, decode in reversed(frame.decodes):
+        if name in dict(decode.digits):
+            return (dict(decode.digits)[name],)
+    for loop in reversed(frame.loops):
+        if loop.var == name:
+            return (loop.extent,)
     sizes = {"thread": kernel.threads, "warp": kernel.warps, "lane": kernel.warp_size}
-    return kernel.grid if name == "block" else (Expr.of(sizes[name]),)
+    if name == "block":
+        return kernel.grid
+    return (Expr.of(sizes[name]),) if name in sizes else None
 
 
-def _range(program: Program, site: Site, decode: Decode) -> Result:
+def _range(program: Program, site: Site, decode: Decode, extents: tuple[Expr, ...]) -> Result:
     """A sum of counters, or one under a guard: its values must be all of [0, product)."""
-    const, rest = 1, list[Expr]()
-    for _, extent in decode.digits:
-        if extent.is_const:
-            const *= extent.const
-        else:
-            rest.append(extent)
-    if len(rest) > 1:
+    size = size_of(program.kernel, extents)
+    if size is None:
         return Unknown("the product of the digits' extents is not affine")
-    size = (rest[0] if rest else Expr.of(1)) * const
     where = domain(program.kernel, site.frame, (decode.source,), (), ())
     for outside in (less(decode.source, 0), at_least(decode.source, size)):
         point = find(program.world, where.dims, (*where.guard, outside))
@@ -76,12 +82,26 @@ def _range(program: Program, site: Site, decode: Decode) -> Result:
                 Witness((value,), point.symbols, (point.values,)),
                 (instance_text(point.values, point.symbols),),
             )
-    values = program.world.image(where.dims, where.guard, (decode.source,))
-    missing = program.world.box((size,)).subtract(values).first()
+    values = Piece(where.dims, where.guard, (decode.source,), inexact=where.inexact)
+    missing = program.world.box((size,)).subtract(image(program.world, values)).first()
     if missing is not None:
         value = missing.values[0][1]
         return Refuted(
             f"{decode.source} never takes the value {value} of its digits' {size}",
             Witness((value,), missing.symbols),
         )
+    return _once(program, values, decode)
+
+
+def _once(program: Program, values: Piece, decode: Decode) -> Result:
+    """Digits that are no affine function of the source stand for it: then it takes each once."""
+    if radix(decode.digits) is None:
+        used = decode.source.variables()
+        own = replace(values, dims=tuple(d for d in values.dims if d.name in used))
+        once = prove_at_most_once(program.world, (own,), str(decode.source))
+        if isinstance(once, Refuted):
+            (value,) = once.witness.element
+            return replace(once, message=f"{decode.source} takes the value {value} twice")
+        if not isinstance(once, Proved):
+            return once
     return Proved("the digits run over exactly the range of their source")

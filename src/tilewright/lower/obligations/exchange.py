@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from tilewright.kernel.ops import Cast, Load, Loop, Mma, Over, Read, Reduce, RegRef, Store, Value
 from tilewright.lower.obligations.accesses import VECTOR
 from tilewright.lower.obligations.carrying import summing_loops
-from tilewright.lower.obligations.scope import Domain, Frame, Program, Site, domain
+from tilewright.lower.obligations.domains import Domain, domain
+from tilewright.lower.obligations.scope import Frame, Program, Site
 from tilewright.lower.obligations.variation import digit_bits, varying
 from tilewright.poly.expr import Constraint, Expr, equal, less
 from tilewright.poly.prove import (
@@ -160,7 +161,7 @@ class _Link:
         own = (*combined.dst.index, *read.index, *extra)
         reader = domain(kernel, route.reduce.frame, own, over, ("thread",))
         together = _loops(route.store.frame) & _loops(route.reduce.frame)
-        same = set(writer.block) | together
+        same = set(writer.fixed(together)) | together
         renamed: dict[str, Expr | int | str] = {
             d.name: d.name + WRITER for d in writer.dims if d.name not in same
         }

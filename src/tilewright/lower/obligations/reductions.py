@@ -26,8 +26,9 @@ from tilewright.lower.obligations.carrying import (
     families,
     resets_family,
 )
+from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.registers import RUN, registers_read, span_of, uses
-from tilewright.lower.obligations.scope import BUILTINS, Domain, Program, Site, domain
+from tilewright.lower.obligations.scope import BUILTINS, Program, Site
 from tilewright.poly.expr import Expr, Guard, at_least, less
 from tilewright.poly.layout import Place
 from tilewright.poly.prove import (

@@ -31,7 +31,8 @@ from tilewright.kernel.ops import (
     When,
     walk,
 )
-from tilewright.lower.obligations.scope import Program, Site, domain
+from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Expr, Guard, less
 from tilewright.poly.layout import Place
 from tilewright.poly.lemmas import decode

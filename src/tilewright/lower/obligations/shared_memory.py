@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from tilewright.base.spans import Span
 from tilewright.kernel.ops import Shared
 from tilewright.lower.obligations.accesses import Access
+from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.order import LATER, EndlessError, Meeting, ahead
-from tilewright.lower.obligations.scope import Domain, Program, domain
+from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
 from tilewright.poly.prove import (
     Kind,
@@ -95,7 +96,9 @@ class _Pair:
         x = _points(self.program, self.first)
         y = _points(self.program, self.second)
         turns = self.meeting.turns
-        shared = {n for n in x.block if n in y.block}
+        same = [n for n, turn in turns.items() if turn == Expr.of(n)]
+        theirs, mine = set(x.fixed(same)), set(y.fixed(same))
+        shared = theirs & mine
         later: dict[str, Expr | int | str] = {
             d.name: d.name + LATER for d in (*y.dims, *self.second.elements) if d.name not in shared
         }
@@ -117,7 +120,7 @@ class _Pair:
         known = dims.keys() | {s.name for s in self.program.kernel.symbols}
         path = [c for c in self.meeting.path.conditions if c.expr.variables() <= known]
         exact = len(path) == len(self.meeting.path.conditions) and not (x.inexact or y.inexact)
-        exact = exact and set(x.block) == shared == set(y.block)
+        exact = exact and shared in (theirs, mine)  # all of one side: one decoding of the block
         rows += path
         if same_memory:
             pairs = zip(self.first.index, self.second.index, strict=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, shape_of
-from tilewright.lower.obligations.scope import Domain, Frame, Program, domain
+from tilewright.lower.obligations.domains import Domain, domain
+from tilewright.lower.obligations.scope import Frame, Program
 from tilewright.poly.expr import Constraint, Expr, at_least, less
 from tilewright.poly.prove import (
     Assumed,
@@ -46,7 +47,7 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
 def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result:
     where = _points(program, read)
     turns = tuple(loop.var for loop in read.site.frame.loops)
-    context = (*where.block, *turns)
+    context = (*where.fixed(turns), *turns)
     buffer = memory(program, read.ref.name)
     shape = shape_of(buffer) if buffer else ()
     inside = [
@@ -149,7 +150,8 @@ def _case(
     earlier: Loop | None,
 ) -> Piece:
     own = _points(program, write)
-    kept = {loop.var for loop in same} | {n for n in own.block if n in where.block}
+    turns = {loop.var for loop in same}
+    kept = turns | set(own.fixed(turns)) & set(where.fixed(turns))
     names: dict[str, Expr | int | str] = {
         d.name: d.name + EARLIER for d in own.dims if d.name not in kept
     }
