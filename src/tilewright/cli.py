@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tilewright.base.diagnostics import CallError, TilewrightError
-from tilewright.driver.kernel import CompiledKernel, TileKernel
+from tilewright.driver.compiled import CompiledKernel
+from tilewright.driver.kernel import TileKernel
 from tilewright.driver.trial import Trial, run_trial
 from tilewright.lang.program import named_sizes
 from tilewright.lower.obligations import report

@@ -11,7 +11,8 @@ import pytest
 
 from tilewright.base.diagnostics import TilewrightError
 from tilewright.driver.compile import Rewrites
-from tilewright.driver.kernel import CompiledKernel, TileKernel
+from tilewright.driver.compiled import CompiledKernel
+from tilewright.driver.kernel import TileKernel
 from tilewright.poly.expr import Expr
 from tilewright.schedule.plan import Plan
 

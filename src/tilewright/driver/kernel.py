@@ -6,83 +6,28 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from math import gcd
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.spaces import Space
 from tilewright.base.spans import here
 from tilewright.driver.assumptions import axis_symbols, bound_values
-from tilewright.driver.call import Call, read_call
-from tilewright.driver.compile import Compilation, Rewrites, Specialisation, compile_program
-from tilewright.driver.explain import explain
-from tilewright.driver.launch import Launcher, SimulationResult, device_target
-from tilewright.graph.text import print_graph
 from tilewright.lang.constraints import Constraint, HardwareConstraint, MMAType
 from tilewright.lang.program import Program, caller_scope, program
 from tilewright.lang.symbols import Size
-from tilewright.lower.obligations import report
-from tilewright.poly.prove import Obligation
 from tilewright.schedule.schedule import Schedule
 from tilewright.target import ALL_TARGETS, target_named
 from tilewright.target.model import Target
 
+if TYPE_CHECKING:
+    # A program that is only defined needs no compiler: that keeps `import tilewright` quick.
+    from tilewright.driver.call import Call
+    from tilewright.driver.compile import Rewrites
+    from tilewright.driver.compiled import CompiledKernel
+    from tilewright.driver.launch import SimulationResult
+
 Bindings = Mapping[Size, int | Space] | Mapping[str, int | Space]
 SPECIALISED_DIVISOR = 16  # dynamic sizes are specialised on their common divisor with this
-
-
-class CompiledKernel:
-    """A kernel for one specialisation. Call it with the program's arguments, in order."""
-
-    def __init__(self, source: Program, compilation: Compilation) -> None:
-        self.program = source
-        self.compilation = compilation
-        self._launcher: Launcher | None = None
-
-    @property
-    def target(self) -> Target:
-        return self.compilation.specialisation.target
-
-    @property
-    def source(self) -> str:
-        """The generated source: CUDA C++ or HIP."""
-        return self.compilation.source
-
-    @property
-    def ir(self) -> str:
-        """The kernel IR as text."""
-        return self.compilation.ir
-
-    @property
-    def graph(self) -> str:
-        """The tile graph as text: what the program says, before any schedule."""
-        return print_graph(self.compilation.graph)
-
-    @property
-    def proofs(self) -> tuple[Obligation, ...]:
-        """Every obligation with its result."""
-        return self.compilation.obligations
-
-    def proof_report(self) -> str:
-        """The obligations in words, with a count of each kind of result."""
-        return report(self.proofs)
-
-    def explain(self) -> str:
-        """Digits, places, layouts, inserted moves and barriers with reasons, and the proofs."""
-        return explain(self.compilation)
-
-    @property
-    def launcher(self) -> Launcher:
-        if self._launcher is None:
-            self._launcher = Launcher(self.compilation)
-        return self._launcher
-
-    def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
-        """Run on the tensors' device; NumPy arrays run on the target's simulator.
-
-        Outputs are written in place. A simulated run returns its report.
-        """
-        call = read_call(self.program, arguments, named)
-        return self.launcher.run(call)
 
 
 class TileKernel:
@@ -114,6 +59,9 @@ class TileKernel:
         states what dynamic sizes are multiples of. They are checked at every call. `schedule`
         takes a `Schedule` and returns it transformed: splits, merges, places.
         """
+        from tilewright.driver.compile import Specialisation, compile_program
+        from tilewright.driver.compiled import CompiledKernel
+
         values = {**self.bindings, **bound_values(bindings or {})}
         specialisation = Specialisation(
             target=target_named(target) if target else self.default_target(),
@@ -128,6 +76,8 @@ class TileKernel:
 
     def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
         """Bind sizes and strides from the arguments, compile if new, and run in place."""
+        from tilewright.driver.call import read_call
+
         call = read_call(self.program, arguments, named)
         key = (call.device, call.key)
         compiled = self._compiled.get(key)
@@ -137,17 +87,23 @@ class TileKernel:
         return compiled.launcher.run(call)
 
     def _specialise(self, call: Call) -> CompiledKernel:
+        from tilewright.driver.launch import device_target
+
         sizes = call.axis_sizes(self.bindings)
         fixed = {a: n for a, n in sizes.items() if a not in self.dynamic}
         open_sizes = {a: gcd(n, SPECIALISED_DIVISOR) for a, n in sizes.items() if a in self.dynamic}
-        strides = {n: v.strides for n, v in call.tensors.items()} if not open_sizes else None
-        return self.compile(
-            device_target(call.device) or self.default_target().name,
-            fixed,
-            strides=strides,
-            alignments={n: min(16, v.alignment) for n, v in call.tensors.items()},
-            multiples=open_sizes,
-        )
+        alignments = {n: min(16, v.alignment) for n, v in call.tensors.items()}
+        target = device_target(call.device) or self.default_target().name
+        if not open_sizes:
+            strides = {n: v.strides for n, v in call.tensors.items()}
+            return self.compile(target, fixed, strides=strides, alignments=alignments)
+        # Other sizes with the same divisors need no other kernel.
+        key = (target, *fixed.items(), *open_sizes.items(), *alignments.items())
+        if key not in self._compiled:
+            self._compiled[key] = self.compile(
+                target, fixed, alignments=alignments, multiples=open_sizes
+            )
+        return self._compiled[key]
 
     def default_target(self) -> Target:
         """TILEWRIGHT_TARGET, else the first target that the constraints fit."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtypes import DType, Kind
-from tilewright.driver.kernel import CompiledKernel
+from tilewright.driver.compiled import CompiledKernel
 from tilewright.driver.reference import Array, evaluate, tolerance
 from tilewright.kernel.ops import Mode
 from tilewright.lang.types import MemoryType

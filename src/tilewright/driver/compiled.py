@@ -1,0 +1,70 @@
+"""A compiled kernel: its intermediates, its proofs, and the way to run it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.driver.call import read_call
+from tilewright.driver.compile import Compilation
+from tilewright.driver.explain import explain
+from tilewright.driver.launch import Launcher, SimulationResult
+from tilewright.graph.text import print_graph
+from tilewright.lang.program import Program
+from tilewright.lower.obligations import report
+from tilewright.poly.prove import Obligation
+from tilewright.target.model import Target
+
+
+class CompiledKernel:
+    """A kernel for one specialisation. Call it with the program's arguments, in order."""
+
+    def __init__(self, source: Program, compilation: Compilation) -> None:
+        self.program = source
+        self.compilation = compilation
+        self._launcher: Launcher | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.compilation.specialisation.target
+
+    @property
+    def source(self) -> str:
+        """The generated source: CUDA C++ or HIP."""
+        return self.compilation.source
+
+    @property
+    def ir(self) -> str:
+        """The kernel IR as text."""
+        return self.compilation.ir
+
+    @property
+    def graph(self) -> str:
+        """The tile graph as text: what the program says, before any schedule."""
+        return print_graph(self.compilation.graph)
+
+    @property
+    def proofs(self) -> tuple[Obligation, ...]:
+        """Every obligation with its result."""
+        return self.compilation.obligations
+
+    def proof_report(self) -> str:
+        """The obligations in words, with a count of each kind of result."""
+        return report(self.proofs)
+
+    def explain(self) -> str:
+        """Digits, places, layouts, inserted moves and barriers with reasons, and the proofs."""
+        return explain(self.compilation)
+
+    @property
+    def launcher(self) -> Launcher:
+        if self._launcher is None:
+            self._launcher = Launcher(self.compilation)
+        return self._launcher
+
+    def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
+        """Run on the tensors' device; NumPy arrays run on the target's simulator.
+
+        Outputs are written in place. A simulated run returns its report.
+        """
+        call = read_call(self.program, arguments, named)
+        return self.launcher.run(call)
