@@ -240,7 +240,8 @@ class _Runner:
     ) -> None:  # fmt: skip
         if device.kind == "cpu":
             arrays = {n: v.array() for n, v in arguments.items()}
-            simulate(kernel.kernel, self._target, {**arrays, **scalars}, {})
+            numbers = {n: np.asarray(s) for n, s in scalars.items()}
+            simulate(kernel.kernel, self._target, {**arrays, **numbers}, {})
             return
         key = (number, device.index, tuple(scalars.items()))
         launch = self._launches.get(key)
@@ -274,10 +275,10 @@ def _empty(given: _Inputs, shape: Sequence[int], dtype: DType, order: Sequence[i
     rank = len(shape)
     back = list(range(rank)) if order is None else [rank - 1 - r for r in order]
     outer_first = [shape[back.index(i)] for i in range(rank)]
-    like = given.example
+    like: Any = given.example
     if hasattr(like, "new_empty"):
-        dtypes = sys.modules[type(like).__module__.partition(".")[0]]
-        made: Any = like.new_empty(outer_first, dtype=getattr(dtypes, _SPELLINGS[dtype]))  # type: ignore[union-attr]
+        library = sys.modules[type(like).__module__.partition(".")[0]]
+        made: Any = like.new_empty(outer_first, dtype=getattr(library, _SPELLINGS[dtype]))
         return made.permute(back)
     array = np.empty(outer_first, numpy_dtype(dtype)).transpose(back)
     if given.device.kind == "cpu":

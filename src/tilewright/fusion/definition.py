@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tilewright.base import dtypes
 from tilewright.base.diagnostics import CallError, DTypeError, ShapeError, TraceError
 from tilewright.base.dtypes import DType
-from tilewright.base.spans import Span, user_span
+from tilewright.base.spans import Span, here
+from tilewright.fusion.movement import DATA_DEPENDENT, refuse_data_dependent
 from tilewright.fusion.ops import Program, TensorType
 from tilewright.fusion.promotion import Number
 from tilewright.fusion.records import (
-    OPERATIONS, Argument, OperationRecord, OutputRecord, Record, Ref, Replay, ScalarRecord,
-    SizeRef, TensorRecord, size_name,
+    OPERATIONS,
+    Argument,
+    OperationRecord,
+    OutputRecord,
+    Record,
+    Ref,
+    Replay,
+    ScalarRecord,
+    SizeRef,
+    TensorRecord,
+    size_name,
 )  # fmt: skip
 from tilewright.poly.expr import Expr
 
@@ -41,10 +50,6 @@ class DataType:
 _NAMES = {v: k for k, v in vars(DataType).items() if isinstance(v, DType)}
 
 
-def _here() -> Span | None:
-    return user_span(sys._getframe(2))
-
-
 class _Operators:
     """Python's operators, for tensors and scalars."""
 
@@ -55,7 +60,7 @@ class _Operators:
 def _operator(name: str, *, swapped: bool = False) -> Callable[..., Any]:
     def apply(self: _Operators, *others: object) -> Any:
         arguments = (*others, self) if swapped else (self, *others)
-        return self.definition.call(name, arguments, {}, user_span(sys._getframe(1)))
+        return self.definition.call(name, arguments, {}, here())
 
     return apply
 
@@ -93,7 +98,7 @@ class Tensor(_Operators):
         """The size of a dimension, for the shape arguments of operations."""
         if not -self.ndim <= dim < self.ndim:
             raise ShapeError(
-                f"there is no dimension {dim}", span=user_span(sys._getframe(1)),
+                f"there is no dimension {dim}", span=here(),
                 expected=f"{-self.ndim} to {self.ndim - 1}", mend="check the dimension's number",
             )  # fmt: skip
         return Size(Expr.of(size_name(self.number, dim % self.ndim)))
@@ -164,17 +169,19 @@ class Operations:
         self._definition = definition
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in DATA_DEPENDENT:
+            refuse_data_dependent(f"`{name}`", here())
         if name not in OPERATIONS:
             raise TraceError(
                 f"there is no operation `{name}`",
-                span=user_span(sys._getframe(1)),
+                span=here(),
                 expected="one of " + ", ".join(sorted(OPERATIONS)),
                 mend="compose it from others",
             )
         definition = self._definition
 
         def operation(*args: Any, **options: Any) -> Any:
-            return definition.call(name, args, options, user_span(sys._getframe(1)))
+            return definition.call(name, args, options, here())
 
         operation.__name__ = name
         operation.__doc__ = OPERATIONS[name].__doc__
@@ -193,7 +200,8 @@ class Operations:
 class Definition:
     """A fusion under construction, and what it recorded.
 
-    Give a function that defines it, or use it as a context manager.
+    Give a function that defines it, use it as a context manager, or derive a class with a
+    method `definition`.
     """
 
     def __init__(self, build: Callable[[Self], object] | None = None) -> None:
@@ -203,6 +211,7 @@ class Definition:
         self._count = 0
         self._inputs = 0
         self._closed = False
+        build = build or getattr(type(self), "definition", None)
         if build is not None:
             build(self)
             self._closed = True
@@ -235,7 +244,7 @@ class Definition:
         ranks the dimensions by stride, 0 the innermost. `sizes` with `strides` describes the
         same by example. `is_cpu` is for nvFuser's signature only.
         """
-        span = _here()
+        span = here()
         given = tuple(shape if shape is not None else sizes or ())
         self._check_dtype(dtype, span)
         if any(not isinstance(n, int) or n < -1 for n in given):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -266,7 +275,7 @@ class Definition:
         self, value: Number | DType | None = None, dtype: DType | None = None
     ) -> Scalar:
         """A constant where a value is given, else an input of this element type."""
-        span = _here()
+        span = here()
         if isinstance(value, DType):
             value, dtype = None, value
         if dtype is None:
@@ -283,7 +292,7 @@ class Definition:
 
     def define_vector(self, values: Sequence[int | Size | Scalar]) -> tuple[int | Size, ...]:
         """A list of sizes, for the shape arguments of operations."""
-        span = _here()
+        span = here()
         for value in values:
             if not isinstance(value, int | Size):
                 raise ShapeError(
@@ -300,9 +309,9 @@ class Definition:
         stride_order: Sequence[int] | None = None,
     ) -> None:
         """A result. With `alias_input` it is written to that input and not returned."""
-        span = _here()
+        span = here()
         for tensor in (output, alias_input):
-            if tensor is not None and not isinstance(tensor, Tensor | Scalar):
+            if not isinstance(tensor, Tensor | Scalar | None):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TraceError(f"the output {tensor!r}", span=span,
                                  expected="a tensor of this definition",
                                  mend="add one output after the other")  # fmt: skip
@@ -335,14 +344,7 @@ class Definition:
                 mend="check the arguments",
             ) from cause
         given = dict(list(bound.arguments.items())[1:])
-        arguments: dict[str, Argument] = {}
-        for parameter, value in given.items():
-            if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
-                arguments["args"] = tuple(self._argument(v, span) for v in value)
-            elif signature.parameters[parameter].kind is not inspect.Parameter.VAR_KEYWORD:
-                arguments[parameter] = self._argument(value, span)
-        if "args" in arguments:
-            OPERATIONS[name](self._at(span), *args)
+        arguments = {parameter: self._argument(value, span) for parameter, value in given.items()}
         record = OperationRecord(name, tuple(arguments.items()), (), span)
         scalar = any(isinstance(v, Scalar) for v in given.values()) and not any(
             isinstance(v, Tensor) for v in given.values()
@@ -353,11 +355,7 @@ class Definition:
         self._replay.values.update(zip(results, made, strict=True))
         handle = Scalar if scalar else Tensor
         handles = tuple(handle(self, r, v.type) for r, v in zip(results, made, strict=True))
-        return handles if len(handles) > 1 else handles[0]
-
-    def _at(self, span: Span | None):
-        self._replay.emitter.span = span
-        return self._replay.emitter
+        return handles if len(handles) > 1 else next(iter(handles))
 
     def _argument(self, value: object, span: Span | None) -> Argument:
         match value:
@@ -370,7 +368,8 @@ class Definition:
             case Size():
                 return SizeRef(value.expr)
             case list() | tuple():
-                return tuple(self._argument(v, span) for v in value)  # pyright: ignore[reportUnknownVariableType]
+                items = cast("Sequence[object]", value)
+                return tuple(self._argument(v, span) for v in items)
             case None | bool() | int() | float() | str() | DType():
                 return value
             case _ if hasattr(value, "__index__"):

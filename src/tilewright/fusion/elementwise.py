@@ -103,14 +103,21 @@ def floordiv(e: Emitter, a: Operand, b: Operand) -> Value:
     x, y = e.wide(x), e.wide(y)
     # As torch: from the exact remainder, so that the quotient is whole before it is rounded.
     one, zero = e.number(x, 1), e.number(x, 0)
-    rest = e.map("mod", x, y)
+    rest = _fmod(e, x, y)
+    turned = e.map("ne", e.map("lt", y, zero), e.map("lt", rest, zero))
+    below = e.map("and", e.map("ne", rest, zero), turned)
     ratio = e.map("div", e.map("sub", x, rest), y)
+    ratio = select(e, below, e.map("sub", ratio, one), ratio)
     low = e.map("floor", ratio)
     up = e.map("gt", e.map("sub", ratio, low), e.number(x, 0.5))
     near = select(e, up, e.map("add", low, one), low)
     quotient = e.map("div", x, y)
     whole = select(e, e.map("eq", ratio, zero), e.map("mul", quotient, zero), near)
     return e.cast(select(e, e.map("eq", y, zero), quotient, whole), dtype)
+
+
+def _fmod(e: Emitter, x: Value, y: Value) -> Value:
+    return _signed(e, x, e.map("mod", e.map("abs", x), e.map("abs", y)))
 
 
 def trunc_div(e: Emitter, a: Operand, b: Operand) -> Value:
@@ -130,9 +137,7 @@ def remainder(e: Emitter, a: Operand, b: Operand) -> Value:
 def fmod(e: Emitter, a: Operand, b: Operand) -> Value:
     """With the sign of the dividend."""
     dtype, (x, y) = meet(e, a, b)
-    size = e.map("mod", e.map("abs", x), e.map("abs", y))
-    negative = e.map("lt", x, e.number(x, 0))
-    return e.cast(select(e, negative, e.map("neg", size), size), dtype)
+    return e.cast(_fmod(e, x, y), dtype)
 
 
 def pow_(e: Emitter, a: Operand, b: Operand) -> Value:
@@ -408,7 +413,7 @@ def where(e: Emitter, condition: Value, a: Operand, b: Operand) -> Value:
 def clamp(
     e: Emitter,
     x: Value,
-    min: Operand | None = None,
+    min: Operand | None = None,  # noqa: A002
     max: Operand | None = None,  # noqa: A002
 ) -> Value:
     bounds = [b for b in (min, max) if b is not None]
@@ -455,9 +460,9 @@ def cast(e: Emitter, x: Operand, dtype: DType) -> Value:
     return e.cast(value, dtype)
 
 
-def set_(e: Emitter, x: Value) -> Value:
+def cast_to_itself(e: Emitter, x: Operand) -> Value:
     """The same value, as an operation."""
-    return x
+    return e.operand(x, operand_type(x).dtype)
 
 
 TABLE: Table = {
@@ -526,5 +531,5 @@ TABLE: Table = {
     "addcmul": addcmul,
     "addcdiv": addcdiv,
     "cast": cast,
-    "set": set_,
+    "set": cast_to_itself,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from tilewright.base.diagnostics import DTypeError
 from tilewright.base.dtypes import DType, Kind, boolean, i64
@@ -121,6 +120,8 @@ class Emitter:
     def cast(self, value: Value, dtype: DType) -> Value:
         if value.dtype == dtype:
             return value
+        if dtype == boolean:
+            return self.map("ne", value, self.constant(0, value.dtype))
         made = replace(value.type, dtype=dtype)
         return self._add(ops.Convert(type=made, span=self.span, value=value.id))
 
@@ -266,24 +267,21 @@ def _inside(
 
 def _key(node: Node) -> object:
     """What makes two nodes the same: everything but where they were written."""
-    fields: list[object] = [type(node)]
+    values: list[object] = [type(node)]
     for name in _FIELDS[type(node)]:
-        value = getattr(node, name)
+        value: object = getattr(node, name)
         if isinstance(value, float):
-            value = (math.copysign(1, value), "nan" if math.isnan(value) else value, "float")
-        fields.append((value, type(value)))
-    return tuple(fields)
+            sign = math.copysign(1, value)
+            values.append((sign, "nan") if math.isnan(value) else (sign, value, "float"))
+        else:
+            values.append((value, type(value)))
+    return tuple(values)
 
 
-_FIELDS = {
+_FIELDS: Mapping[type[Node], tuple[str, ...]] = {
     kind: tuple(f for f in kind.__dataclass_fields__ if f != "span")
     for kind in (
         ops.Input, ops.ScalarInput, ops.Constant, ops.Iota, ops.Map, ops.Convert, ops.View,
         ops.Reshape, ops.Move, ops.Reduce, ops.Contract,
     )
 }  # fmt: skip
-
-
-def elements(shape: Sequence[int]) -> int:
-    """The number of elements; negative or zero numbers mean nothing while sizes are open."""
-    return prod(shape)

@@ -7,10 +7,11 @@ from typing import NoReturn
 
 from tilewright.base.diagnostics import ShapeError, UnsupportedError
 from tilewright.base.dtypes import DType, f32, i64
+from tilewright.base.spans import Span
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Table, cast
 from tilewright.fusion.emit import Emitter, Operand, Value, operand_type
-from tilewright.fusion.promotion import Number, promote
+from tilewright.fusion.promotion import Number, promote, working
 
 
 def _refuse(e: Emitter, message: str, expected: str, mend: str) -> NoReturn:
@@ -141,7 +142,7 @@ def narrow(e: Emitter, x: Value, dim: int, start: int, length: int) -> Value:
 def select(e: Emitter, x: Value, dim: int, index: Operand) -> Value:
     """The elements at one place of a dimension, which the result lacks."""
     if isinstance(index, Value):
-        _data_dependent(e, "select with an index that is a value")
+        refuse_data_dependent("`select` with an index that is a value", e.span)
     dim = shapes.dimension(dim, x.rank, e.span)
     size = x.shape[dim]
     place = int(index)
@@ -179,7 +180,10 @@ def cat(e: Emitter, tensors: Sequence[Value], dim: int = 0) -> Value:
         _refuse(e, "a concatenation of nothing", "at least one tensor", "pass the tensors")
     dtype = promote([t.type for t in tensors], e.span)
     # torch lets an empty vector stand beside tensors of any rank.
-    parts = [e.cast(t, dtype) for t in tensors if t.shape != (0,)] or [e.cast(tensors[0], dtype)]
+    rank = max(t.rank for t in tensors)
+    void = [t.shape == (0,) or (t.shape == (-1,) and rank > 1) for t in tensors]
+    parts = [e.cast(t, dtype) for t, skip in zip(tensors, void, strict=True) if not skip]
+    parts = parts or [e.cast(tensors[0], dtype)]
     dim = shapes.dimension(dim, parts[0].rank, e.span)
     shape = parts[0].shape
     for part in parts[1:]:
@@ -259,8 +263,6 @@ def iota(e: Emitter, length: int, start: Number = 0, step: Number = 1, dtype: DT
         scaled = count if step == 1 else e.map("mul", count, e.number(count, step))
         moved = scaled if start == 0 else e.map("add", scaled, e.number(count, start))
         return cast(e, moved, dtype)
-    from tilewright.fusion.promotion import working
-
     kind = working(dtype) if dtype.is_float else f32
     count = e.iota(length, kind)
     value = e.map("add", e.map("mul", count, e.number(count, step)), e.number(count, start))
@@ -271,20 +273,20 @@ def arange(e: Emitter, end: int, dtype: DType = i64) -> Value:
     return iota(e, end, dtype=dtype)
 
 
-def _data_dependent(e: Emitter, what: str) -> NoReturn:
+def refuse_data_dependent(what: str, span: Span | None) -> NoReturn:
     raise UnsupportedError(
         f"{what} cannot be compiled yet",
-        span=e.span,
+        span=span,
         expected="reads whose coordinates follow from the result's",
         mend="compute it outside the fusion and pass the result as an input",
     )
 
 
-def _unsupported(name: str):
-    def expand(e: Emitter, *args: object, **options: object) -> Value:
-        _data_dependent(e, f"`{name}`")
-
-    return expand
+# Their coordinates depend on data, or on a running sum: no read of the kernel IR does that yet.
+DATA_DEPENDENT = frozenset(
+    ("index_select", "gather", "take_along_axis", "scatter", "embedding", "cumsum", "cumprod",
+     "argsort", "sort", "topk")
+)  # fmt: skip
 
 
 TABLE: Table = {
@@ -310,6 +312,4 @@ TABLE: Table = {
     "full_like": full_like,
     "iota": iota,
     "arange": arange,
-    **{n: _unsupported(n) for n in ("index_select", "gather", "take_along_axis", "scatter",
-                                    "cumsum", "cumprod", "argsort", "topk")},
 }  # fmt: skip

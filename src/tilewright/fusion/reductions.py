@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewright.base.diagnostics import DTypeError, ShapeError
-from tilewright.base.dtypes import DType, boolean, i32
+from tilewright.base.dtypes import DType, boolean, i32, i64
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Expander, Table
 from tilewright.fusion.emit import Emitter, Operand, Value
@@ -136,8 +136,6 @@ def var_mean(
 
 def welford(e: Emitter, x: Value, dims: Dims = None) -> tuple[Value, Value, Value]:
     """Mean, sum of squared distances from it, and the number of elements."""
-    from tilewright.base.dtypes import i64
-
     centre, squares, count = _moments(e, x, dims, keepdim=False, what="moments")
     number = e.constant(count, i64, centre.shape)
     return e.cast(centre, x.dtype), e.cast(squares, x.dtype), number

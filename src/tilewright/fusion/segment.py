@@ -133,7 +133,7 @@ class _Segmenter:
         groups = {id(g): g for o in direct for g in (self._group(o),)}
         level = max([self._ready(node), *(g.level for g in groups.values())])
         joined = [g for g in groups.values() if g.level == level or not g.written]
-        if joined and self._merge(number, node, joined):
+        if joined and self._join(number, node, joined, level):
             self._group(number).level = level  # nobody reads those that were lower
             return
         for operand in direct:
@@ -212,22 +212,40 @@ class _Segmenter:
         self.groups[number] = group
         return group
 
+    def _join(self, number: int, node: Node, groups: list[_Group], level: int) -> bool:
+        """Into the operands' kernels, and those that read the same buffers if that is possible."""
+        beside = [g for g in self._beside(node, level) if g not in groups]
+        return any(self._merge(number, node, [*groups, g]) for g in beside[:2]) or self._merge(
+            number, node, groups
+        )
+
     def _begin(self, number: int, node: Node) -> None:
         """A kernel of its own, or beside one of the same level that reads the same buffer."""
         level = self._after(node)
-        buffers = [a.buffer for o in self._leaves(node) if (a := self.accesses.get(o))]
-        for buffer in buffers:
-            beside = self.neighbours.get((level, buffer))
-            while beside is not None and beside.merged_into is not None:
-                beside = beside.merged_into
-            usable = beside is not None and beside.level == level
-            if beside is not None and usable and self._merge(number, node, [beside]):
-                return
+        if any(self._merge(number, node, [g]) for g in self._beside(node, level)):
+            return
         group = _Group(level)
         if not self._merge(number, node, [group]):
             raise RuntimeError(f"node {number} cannot stand alone")
-        for buffer in buffers:
+        for buffer in self._buffers(node, level):
             self.neighbours[level, buffer] = group
+
+    def _buffers(self, node: Node, level: int) -> list[int]:
+        """What the node reads from memory if it is computed at this level."""
+        leaves = [o for o in self._leaves(node) if o in self.accesses]
+        lower = [o for o in leaves if o not in self.groups or self._group(o).level < level]
+        return [self.accesses[o].buffer for o in lower]
+
+    def _beside(self, node: Node, level: int) -> list[_Group]:
+        """Kernels of a level that read what the node reads from memory."""
+        found: dict[int, _Group] = {}
+        for buffer in self._buffers(node, level):
+            group = self.neighbours.get((level, buffer))
+            while group is not None and group.merged_into is not None:
+                group = group.merged_into
+            if group is not None and group.level == level:
+                found[id(group)] = group
+        return list(found.values())
 
     def _merge(self, number: int, node: Node, groups: list[_Group]) -> bool:
         """Add a node to kernels that become one, if one loop nest can hold them."""

@@ -22,9 +22,9 @@ def broadcast(shapes: Sequence[Sequence[int]], span: Span | None) -> Shape:
     for shape in shapes:
         for back in range(1, len(shape) + 1):
             size, known = shape[-back], result[-back]
-            if size == known or size == 1:
+            if size in (known, 1):
                 continue
-            if known == 1 or known == -1:
+            if known in (1, -1):
                 result[-back] = size
             elif size != -1:
                 raise ShapeError(
@@ -98,7 +98,7 @@ def reshaped(shape: Sequence[int], wanted: Sequence[int], span: Span | None) -> 
 
 def spread(size: int, wanted: int, dim: int, span: Span | None) -> int:
     """A size that becomes `wanted` (-1: stays) by repeating one element."""
-    if wanted == -1 or size == wanted:
+    if wanted in (-1, size):
         return size
     if size in (1, -1):
         return wanted

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from tilewright.base.dtypes import DType
 from tilewright.fusion.records import (
-    Argument, OperationRecord, OutputRecord, Record, Ref, ScalarRecord, SizeRef, TensorRecord,
+    Argument,
+    OperationRecord,
+    OutputRecord,
+    Record,
+    Ref,
+    ScalarRecord,
+    SizeRef,
+    TensorRecord,
 )  # fmt: skip
 from tilewright.poly.expr import Div, Expr, Mod, Term
 
@@ -76,7 +83,9 @@ def _argument(argument: Argument, names: dict[int, str]) -> str:
 
 
 def _size(expr: Expr, names: dict[int, str]) -> str:
-    parts = [f"{_term(term, names)} * {factor}" for term, factor in expr.terms]
+    parts = [
+        _term(term, names) + (f" * {factor}" if factor != 1 else "") for term, factor in expr.terms
+    ]
     if expr.const or not parts:
         parts.append(str(expr.const))
     return " + ".join(parts)

@@ -338,9 +338,9 @@ class _Translator:
             return self._reduce_over("add", value, terms, node.span)
         made = Type(tuple(a for a in result if a in left | right), node.type.dtype)
         zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=node.span, value=0))
-        if len(terms) > 1:
-            return self._product(lhs, rhs, zero, made, terms, node.span)
-        return self._loop(before, lhs, rhs, zero, made, terms[0], node.span)
+        if len(terms) == 1:
+            return self._loop(before, lhs, rhs, zero, made, *terms, node.span)
+        return self._product(lhs, rhs, zero, made, terms, node.span)
 
     def _product(
         self, lhs: int, rhs: int, acc: int, made: Type, terms: tuple[str, ...], span: Span | None
@@ -485,10 +485,12 @@ def merge_axes(
 
     for steps in tensors:
         order = sorted((e for e in steps if e in sizes), key=lambda e: steps[e])
-        for inner, outer in zip(order, order[1:], strict=False):
-            if mergeable(inner, outer):
+        inner = order[0] if order else None
+        for outer in order[1:]:
+            if inner is not None and mergeable(inner, outer):
                 sizes[inner] *= sizes.pop(outer)
-                order[order.index(outer)] = inner
+            else:
+                inner = outer
     return sizes
 
 

@@ -6,7 +6,8 @@ a graph decides: contractions, reductions along or across memory, transposes, po
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 
@@ -33,7 +34,7 @@ class Automatic:
 
 
 def choose_constraints(
-    graph: Graph, target: Target, coordinates: Set[str] = frozenset()
+    graph: Graph, target: Target, coordinates: AbstractSet[str] = frozenset()
 ) -> Automatic:
     """Constraints for a graph of known sizes.
 
@@ -97,11 +98,11 @@ def _matrix_tile(size: int) -> int:
 # ---------------------------------------------------------------- reductions
 
 
-def _reduction(graph: Graph, reduced: Set[str], sizes: Mapping[str, int]) -> Automatic:
+def _reduction(graph: Graph, reduced: AbstractSet[str], sizes: Mapping[str, int]) -> Automatic:
     kept = [a for a in sizes if a not in reduced]
     fast = _fastest(graph, sizes)
     terms = prod(sizes[a] for a in reduced)
-    if fast in reduced or not kept:
+    if fast is None or fast in reduced or not kept:
         rows = max(1, ROW_ELEMENTS // terms) if terms < ROW_ELEMENTS else 1
         inner = _by_stride(graph, kept)
         tiles = _fill(inner, sizes, rows)
