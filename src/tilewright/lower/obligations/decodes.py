@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.kernel.ops import Decode
-from tilewright.lower.obligations.domains import domain, products, size_of
+from tilewright.lower.obligations.domains import domain, opaque, products, size_of
 from tilewright.lower.obligations.scope import Frame, Program, Site
 from tilewright.poly.expr import Expr, at_least, less
-from tilewright.poly.lemmas import merge_fault, radix
+from tilewright.poly.lemmas import merge_fault
 from tilewright.poly.prove import (
     Kind,
     Obligation,
@@ -90,18 +90,23 @@ def _range(program: Program, site: Site, decode: Decode, extents: tuple[Expr, ..
             f"{decode.source} never takes the value {value} of its digits' {size}",
             Witness((value,), missing.symbols),
         )
-    return _once(program, values, decode)
+    every = tuple(((), s.statement) for s in program.sites if isinstance(s.statement, Decode))
+    if opaque(replace(site.frame, decodes=every), decode):
+        return _once(program, values, decode)
+    return Proved("the digits run over exactly the range of their source")
 
 
 def _once(program: Program, values: Piece, decode: Decode) -> Result:
-    """Digits that are no affine function of the source stand for it: then it takes each once."""
-    if radix(decode.digits) is None:
-        used = decode.source.variables()
-        own = replace(values, dims=tuple(d for d in values.dims if d.name in used))
-        once = prove_at_most_once(program.world, (own,), str(decode.source))
-        if isinstance(once, Refuted):
-            (value,) = once.witness.element
-            return replace(once, message=f"{decode.source} takes the value {value} twice")
-        if not isinstance(once, Proved):
-            return once
-    return Proved("the digits run over exactly the range of their source")
+    """Digits that are dropped for their source's counters: it has to take each value once."""
+    used = decode.source.variables()
+    dims = tuple(d for d in values.dims if d.name in used)
+    known = used | {s.name for s in program.kernel.symbols}
+    guard = tuple(c for c in values.guard if c.expr.variables() <= known)
+    own = replace(values, dims=dims, guard=guard)
+    once = prove_at_most_once(program.world, (own,), str(decode.source))
+    if isinstance(once, Refuted):
+        (value,) = once.witness.element
+        return replace(once, message=f"{decode.source} takes the value {value} twice")
+    if not isinstance(once, Proved):
+        return once
+    return Proved("the digits run over exactly the range of their source, once each")

@@ -26,8 +26,8 @@ class Domain:
 
     `thread` is the thread's number in the block, written in digits (None where not asked for).
     `roots` tells of each dim what its value follows from: ``block``, ``thread``, loop counters;
-    an unrolled digit has none. `inexact` says why the points may be too many; it is empty where
-    they are exact.
+    an unrolled digit has none. `inexact` says why the points may be too many, namely because
+    the dims `unlinked` are not tied to each other; it is empty where the points are exact.
     """
 
     dims: tuple[Dim, ...]
@@ -35,6 +35,7 @@ class Domain:
     thread: Expr | None
     roots: Mapping[str, frozenset[str]]
     inexact: str = ""
+    unlinked: frozenset[str] = frozenset()
 
     @property
     def private(self) -> frozenset[str]:
@@ -95,6 +96,13 @@ def size_of(kernel: Kernel, extents: Iterable[Expr]) -> Expr | None:
     return None if name is None else Expr.of(name)
 
 
+def opaque(frame: Frame, decode: Decode) -> bool:
+    """Whether no affine equation ties the source to the digits, as they are used further."""
+    names = {n for n, _ in decode.digits}
+    further = [d for _, d in frame.decodes if str(d.source) in names]
+    return radix(decode.digits) is None or any(opaque(frame, d) for d in further)
+
+
 class _Resolver:
     """Collects the dims that a set of names needs."""
 
@@ -114,12 +122,18 @@ class _Resolver:
             b: [] for b in BUILTINS
         }
         self.links: list[Constraint] = []
+        self.sums: list[tuple[Decode, Expr | None]] = []  # with the number that the digits write
         self.roots: dict[str, frozenset[str]] = {n: frozenset() for n in over}
         self.used: list[Decode] = []
         self.replaced: dict[str, Expr | None] = {}  # by digits, and the number that they write
         self.inexact = ""
+        self.untied: frozenset[str] = frozenset()  # roots
 
     def domain(self, hardware: tuple[str, ...]) -> Domain:
+        for name in sorted(self.plain()):
+            # Digits first: what they stand for may then be dropped, with its guard.
+            if isinstance(binder := self.binder(name), Decode):
+                self.use_decode(binder)
         for name in sorted(self.plain()):
             self.use(name)
         for loop in self.frame.loops:
@@ -128,10 +142,13 @@ class _Resolver:
             self.default(_BLOCK)
         self.link(_BLOCK)
         thread = self.thread(_THREAD in hardware)
+        self.link_sums()
         groups = (*(self.digits[b] for b in BUILTINS), self.loops, self.derived, self.over)
         dims = tuple(d for group in groups for d in group.values() if d.name not in self.replaced)
         roots = {d.name: self.roots[d.name] for d in dims}
-        return Domain(dims, (*self.guard, *self.links), thread, roots, self.inexact)
+        guard = (*self.guard, *self.links)
+        unlinked = frozenset(n for n, own in roots.items() if own & self.untied)
+        return Domain(dims, guard, thread, roots, self.inexact, unlinked)
 
     def plain(self, without: Constraint | None = None) -> frozenset[str]:
         """Names used other than through a decode: by the statement and the guards around it."""
@@ -179,7 +196,7 @@ class _Resolver:
             return
         size = size_of(self.kernel, self.range_of(name))
         if size is None:
-            self.inexact = f"the product of the grid is not affine, and {name} is used whole"
+            self.loose((name,), f"the product of the grid is not affine, and {name} is used whole")
             size = Expr.of(2**31 - 1)
         self.add_number(name, {name: Dim(name, size)}, Expr.of(name))
 
@@ -222,21 +239,18 @@ class _Resolver:
             self.add_number(source, dims, number)
             return
         self.derived.update(dims)
-        names = self.replaceable(decode, number)
+        names = self.replaceable(decode)
         roots = self.replace(names, decode, number) if names else self.use_all(decode.source)
         self.roots.update(dict.fromkeys(dims, roots))
         if names:
             return
-        if number is None:
-            self.inexact = f"{decode.source} is decoded with symbolic extents and also used whole"
-        else:
-            self.links.append(Constraint(decode.source - number, equality=True))
+        self.sums.append((decode, number))
 
-    def replaceable(self, decode: Decode, number: Expr | None) -> frozenset[str]:
+    def replaceable(self, decode: Decode) -> frozenset[str]:
         """The names of the source, where the digits may stand for them: nothing else uses them.
 
-        Either the source is one counter with the range of the digits, or a sum of counters under
-        a guard ``source < size``; that such a sum is a bijection is the decode's own obligation.
+        Either the source is one counter with the range of the digits, or an opaque sum under a
+        guard ``source < size``; that such a sum is a bijection is the decode's own obligation.
         """
         names = decode.source.variables() - self.symbols
         others = [d for _, d in self.frame.decodes if d is not decode]
@@ -249,8 +263,8 @@ class _Resolver:
             known = products(self.kernel)
             if merge_fault(self.range_of(str(decode.source)), extents, known) is None:
                 return names
-        size = size_of(self.kernel, extents)
-        limit = None if size is None or number is not None else less(decode.source, size)
+        size = size_of(self.kernel, extents) if opaque(self.frame, decode) else None
+        limit = None if size is None else less(decode.source, size)
         if limit not in self.guard or names & self.plain(limit):
             return frozenset()
         if any(_THREAD in self.root_of(n) for n in names):
@@ -307,8 +321,23 @@ class _Resolver:
                 pairs = zip(digits, names, strict=True)
                 self.links += [Constraint(Expr.of(a) - b, equality=True) for a, b in pairs]
             else:
-                self.inexact = f"{builtin} is decoded in two ways with symbolic extents"
+                why = f"{builtin} is decoded in two ways with symbolic extents"
+                self.loose((*digits, *names), why)
         return first
+
+    def link_sums(self) -> None:
+        for decode, number in self.sums:
+            one, two = self.written(decode.source), self.written(number)
+            if one is None or two is None:
+                why = f"{decode.source} is decoded with symbolic extents and also used whole"
+                self.loose((*decode.source.variables(), *(n for n, _ in decode.digits)), why)
+            else:
+                self.links.append(Constraint(one - two, equality=True))
+
+    def loose(self, names: Iterable[str], why: str) -> None:
+        """The names are not tied to each other, nor are others that follow from the same."""
+        self.untied = self.untied.union(*(self.root_of(n) for n in names))
+        self.inexact = why
 
     def written(self, number: Expr | None) -> Expr | None:
         """The number in the digits that replaced others; None where it is not affine in them."""

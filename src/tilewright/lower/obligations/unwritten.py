@@ -169,7 +169,8 @@ def _case(
         (*dims, *write.elements, *around),
         tuple(guard),
         (*(Expr.of(n) for n in context), *index),
-        inexact=own.inexact,
+        # Both run in the same real turns, where the turn is all that is not exact.
+        inexact="" if own.unlinked <= {*kept, *context} else own.inexact,
     )
 
 
