@@ -37,6 +37,7 @@ from tilewright.kernel.ops import (
     Shared,
     Statement,
     Store,
+    Swizzle,
     Symbol,
     When,
 )
@@ -288,16 +289,51 @@ def test_real_size_ring_without_its_last_barrier() -> None:
     assert dict(fault.witness.symbols) == {"M": 1, "N": 8, "K": 72}
 
 
+def _sharing(offset: int, *body: Statement, swizzle: Swizzle | None = None) -> Kernel:
+    """Buffers s at byte 0 and u at byte `offset`, both of 2 rows of 4 f16."""
+    two = (Shared("s", f16, (2, 4)), Shared("u", f16, (2, 4), swizzle, 0, offset))
+    return small(SET, PUT, *body, shared=two)
+
+
+INTO_U = Store((), MemRef("u", (e("w"), e("t"))), RegRef("r", (e(0),)))
+
+
 def test_buffers_that_share_bytes() -> None:
-    two = (Shared("s", f16, (2, 4)), Shared("u", f16, (2, 4), None, 0, 8))
-    use = (SET, PUT, Barrier(), GET)
-    reuse = (Store((), MemRef("u", (e("w"), e("t"))), RegRef("r", (e(0),))),)
-    apart = small(*use, Barrier(), *reuse, shared=two)
+    apart = _sharing(8, Barrier(), GET, Barrier(), INTO_U)
     assert all(isinstance(r, Proved) for r in results(apart, Kind.RACE))
-    close = small(*use, *reuse, shared=two)
-    assert any(isinstance(r, Unknown) for r in results(close, Kind.RACE))
-    away = small(*use, *reuse, shared=(two[0], replace(two[1], offset=16)))
+    fault = refuted(_sharing(8, Barrier(), GET, INTO_U), Kind.RACE)
+    assert fault.message == (
+        "s[1, 0], the same memory as u[0, 0], is read by thread 4 and written by thread 0, "
+        "no barrier between"
+    )
+    away = _sharing(16, Barrier(), GET, INTO_U)
     assert all(isinstance(r, Proved) for r in results(away, Kind.RACE))
+    only_first = If((less("w", 1),), (GET,))  # row 0 of s is not in u
+    assert all(
+        isinstance(r, Proved)
+        for r in results(_sharing(8, Barrier(), only_first, INTO_U), Kind.RACE, "u")
+    )
+    vague = _sharing(8, Barrier(), GET, INTO_U, swizzle=Swizzle(1, 1, 1))
+    assert any(isinstance(r, Unknown) for r in results(vague, Kind.RACE))
+
+
+OVERWRITTEN: list[tuple[str, Body, bool]] = [
+    ("read before", (Barrier(), GET, Barrier(), INTO_U), True),
+    ("read after", (Barrier(), INTO_U, Barrier(), GET), False),
+    ("written again", (Barrier(), INTO_U, Barrier(), PUT, GET), True),
+    ("by the turn before", (Loop("k", e(3), (Barrier(), GET, Barrier(), INTO_U)),), False),
+    ("each turn anew", (Loop("k", e(3), (Barrier(), PUT, GET, Barrier(), INTO_U)),), True),
+]
+
+
+@pytest.mark.parametrize(("body", "fine"), [o[1:] for o in OVERWRITTEN],
+                         ids=[o[0] for o in OVERWRITTEN])  # fmt: skip
+def test_memory_written_over_by_another_buffer(body: Body, fine: bool) -> None:
+    (found,) = results(_sharing(0, *body), Kind.UNWRITTEN, "s")
+    if fine:
+        assert isinstance(found, Proved)
+    else:
+        assert found == Unknown("memory that s shares may be written over before the read")
 
 
 def _in_place(source: object) -> Kernel:

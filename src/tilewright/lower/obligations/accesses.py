@@ -114,3 +114,17 @@ def memory(program: Program, name: str) -> Tensor | Shared | None:
 
 def shape_of(buffer: Tensor | Shared) -> tuple[Expr, ...]:
     return tuple(Expr.of(extent) for extent in buffer.shape)
+
+
+def overlap(one: Shared, two: Shared) -> bool:
+    """Whether two shared buffers have a byte in common."""
+    end_one = one.offset + one.elements * one.dtype.bytes
+    end_two = two.offset + two.elements * two.dtype.bytes
+    return one.offset < end_two and two.offset < end_one
+
+
+def points(program: Program, access: Access, hardware: tuple[str, ...]) -> Domain:
+    """The access's points with the counter of every loop around it among the dims."""
+    counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
+    exprs = (*access.exprs, *counters)
+    return domain(program.kernel, access.site.frame, exprs, access.over, hardware)

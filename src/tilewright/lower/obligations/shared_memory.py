@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tilewright.base.spans import Span
 from tilewright.kernel.ops import Shared
-from tilewright.lower.obligations.accesses import Access
-from tilewright.lower.obligations.domains import Domain, domain
+from tilewright.lower.obligations.accesses import Access, overlap, points
+from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.order import LATER, EndlessError, Meeting, ahead
 from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
@@ -34,7 +34,7 @@ from tilewright.poly.sets import Dim, Point
 def races(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
     """One obligation for each shared buffer, and each global tensor both read and written."""
     for buffer in program.kernel.shared:
-        near = [b for b in program.kernel.shared if _overlap(buffer, b)]
+        near = [b for b in program.kernel.shared if overlap(buffer, b)]
         names = {b.name for b in near if b.name >= buffer.name}
         own = [a for a in found if a.ref.name in names]
         if any(a.ref.name == buffer.name for a in own):
@@ -44,12 +44,6 @@ def races(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
         if any(a.writes for a in own) and any(not a.writes for a in own):
             yield _obligation(program, tensor.name, own)
             yield _between_blocks(program, tensor.name, own)
-
-
-def _overlap(one: Shared, two: Shared) -> bool:
-    end_one = one.offset + one.elements * one.dtype.bytes
-    end_two = two.offset + two.elements * two.dtype.bytes
-    return one.offset < end_two and two.offset < end_one
 
 
 def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligation:
@@ -93,8 +87,8 @@ class _Pair:
     meeting: Meeting
 
     def check(self) -> Result:
-        x = _points(self.program, self.first)
-        y = _points(self.program, self.second)
+        x = points(self.program, self.first, ("thread",))
+        y = points(self.program, self.second, ("thread",))
         turns = self.meeting.turns
         same = [n for n, turn in turns.items() if turn == Expr.of(n)]
         theirs, mine = set(x.fixed(same)), set(y.fixed(same))
@@ -114,7 +108,6 @@ class _Pair:
                 dims[d.name + LATER] = Dim(d.name + LATER, extent)
             else:
                 bounds += [at_least(name, 0), less(name, extent)]
-        same_memory = self.first.ref.name == self.second.ref.name
         rows = [*x.guard, *self.first.guard, *bounds]
         rows += [c.substitute(later) for c in (*y.guard, *self.second.guard)]
         known = dims.keys() | {s.name for s in self.program.kernel.symbols}
@@ -122,14 +115,43 @@ class _Pair:
         exact = len(path) == len(self.meeting.path.conditions) and not (x.inexact or y.inexact)
         exact = exact and shared in (theirs, mine)  # all of one side: one decoding of the block
         rows += path
-        if same_memory:
+        if self.first.ref.name == self.second.ref.name:
             pairs = zip(self.first.index, self.second.index, strict=True)
             rows += [Constraint(a - b.substitute(later), equality=True) for a, b in pairs]
+        else:
+            rows += self._common_byte(later)
+            exact = exact and not self._swizzled()
         for apart in self._threads(x, y, later):
             point = find(self.program.world, tuple(dims.values()), (*rows, *apart))
             if point is not None:
-                return self._fault(x, y, later, point, exact, same_memory)
+                return self._fault(x, y, later, point, exact)
         return Proved()
+
+    def _buffers(self) -> tuple[Shared, Shared] | None:
+        kernel = self.program.kernel
+        one = kernel.shared_buffer(self.first.ref.name)
+        two = kernel.shared_buffer(self.second.ref.name)
+        return None if one is None or two is None else (one, two)
+
+    def _swizzled(self) -> bool:
+        """Whether the bytes of an element are not known from its coordinates alone."""
+        buffers = self._buffers()
+        return buffers is None or any(b.swizzle is not None for b in buffers)
+
+    def _common_byte(self, later: dict[str, Expr | int | str]) -> list[Constraint]:
+        """The two elements, of different buffers, overlap in memory."""
+        buffers = self._buffers()
+        if buffers is None or self._swizzled():
+            return []
+        starts: list[Expr] = []
+        for access, buffer in zip((self.first, self.second), buffers, strict=True):
+            start = Expr.of(buffer.offset)
+            for index, stride in zip(access.index, buffer.strides, strict=True):
+                start = start + index * (stride * buffer.dtype.bytes)
+            starts.append(start)
+        one, two = starts[0], starts[1].substitute(later)
+        sizes = [b.dtype.bytes for b in buffers]
+        return [less(one, two + sizes[1]), less(two, one + sizes[0])]
 
     def _threads(self, x: Domain, y: Domain, later: dict[str, Expr | int | str]) -> list[Guard]:
         """The ways in which the two threads may relate; any way where the copy is in flight."""
@@ -149,22 +171,21 @@ class _Pair:
         later: dict[str, Expr | int | str],
         point: Point,
         exact: bool,
-        same_memory: bool,
     ) -> Result:
         first, second = self.first, self.second
-        if not same_memory:
-            return Unknown(
-                f"{first.ref.name} and {second.ref.name} share memory, and no barrier stands "
-                f"between the {first.label} and the {second.label}"
-            )
         if not exact:
-            return Unknown("the two accesses may meet, but the points are not exact")
+            return Unknown(
+                f"the {first.label} and the {second.label} may meet, with no barrier between"
+            )
         values = point.bindings()
         element = tuple(e.evaluate(values) for e in first.index)
         threads = [
             t.evaluate(values) for t in (x.thread, y.thread and y.thread.substitute(later)) if t
         ] or [0, 0]
         place = f"{first.ref.name}[{', '.join(map(str, element))}]"
+        if first.ref.name != second.ref.name:
+            other = (e.substitute(later).evaluate(values) for e in second.index)
+            place += f", the same memory as {second.ref.name}[{', '.join(map(str, other))}],"
         flight = self.meeting.path.stage.in_flight
         why = "its copy not known to be complete" if flight else "no barrier between"
         message = (
@@ -188,13 +209,6 @@ def _verb(access: Access) -> str:
 
 def _text(values: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{n} = {v}" for n, v in values) or "its only instance"
-
-
-def _points(program: Program, access: Access) -> Domain:
-    """The access's points with every loop counter kept and every thread digit."""
-    counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
-    exprs = (*access.exprs, *counters)
-    return domain(program.kernel, access.site.frame, exprs, access.over, ("thread",))
 
 
 # ---------------------------------------------------------------- between blocks

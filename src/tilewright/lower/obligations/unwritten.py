@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.kernel.ops import Loop, Mode
-from tilewright.lower.obligations.accesses import Access, memory, shape_of
-from tilewright.lower.obligations.domains import Domain, domain
+from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
+from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Frame, Program
 from tilewright.poly.expr import Constraint, Expr, at_least, less
 from tilewright.poly.prove import (
@@ -40,12 +40,24 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
         if read.writes or read.ref.name not in outputs | shared:
             continue
         writes = [a for a in found if a.writes and a.ref.name == read.ref.name]
-        result = attempt(program.world, lambda r=read, w=writes: _written(program, r, w))
+        over = _overwriting(program, read.ref.name, found)
+        result = attempt(program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o))
         yield Obligation(Kind.UNWRITTEN, read.ref.name, result, read.span, read.label)
 
 
-def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result:
-    where = _points(program, read)
+def _overwriting(program: Program, name: str, found: Sequence[Access]) -> list[Frame]:
+    """Where buffers that share memory with this one are written."""
+    own = program.kernel.shared_buffer(name)
+    if own is None:
+        return []
+    near = {b.name for b in program.kernel.shared if b is not own and overlap(b, own)}
+    return [a.site.frame for a in found if a.writes and a.ref.name in near]
+
+
+def _written(
+    program: Program, read: Access, writes: Sequence[Access], over: Sequence[Frame]
+) -> Result:
+    where = points(program, read, ())
     turns = tuple(loop.var for loop in read.site.frame.loops)
     context = (*where.fixed(turns), *turns)
     buffer = memory(program, read.ref.name)
@@ -63,7 +75,7 @@ def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result
     for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame)):
         if not _certain(write.site.frame, read.site.frame):
             continue
-        for piece in _earlier(program, write, read, where, context):
+        for piece in _earlier(program, write, read, where, context, over):
             if piece.inexact:
                 continue
             rest = rest.subtract(image(program.world, piece))
@@ -71,7 +83,13 @@ def _written(program: Program, read: Access, writes: Sequence[Access]) -> Result
                 return Proved("written before it is read")
     if rest.is_empty():
         return Proved("nothing is read")
+    if over and not _written_at_all(program, read, writes):
+        return Unknown(f"memory that {read.ref.name} shares may be written over before the read")
     return _fault(program, read, writes, rest, context, where)
+
+
+def _written_at_all(program: Program, read: Access, writes: Sequence[Access]) -> bool:
+    return isinstance(_written(program, read, writes, ()), Refuted)
 
 
 def _fault(
@@ -127,17 +145,29 @@ def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
 
 
 def _earlier(
-    program: Program, write: Access, read: Access, where: Domain, context: tuple[str, ...]
+    program: Program,
+    write: Access,
+    read: Access,
+    where: Domain,
+    context: tuple[str, ...],
+    over: Sequence[Frame],
 ) -> Iterator[Piece]:
     """(context.., element..) that the write has written earlier, one piece for each case.
 
     Either all common loops are in the same turn and the write stands first, or the loops outside
-    of one are and that one is in an earlier turn.
+    of one are and that one is in an earlier turn. No case counts where `over`, a write to
+    memory that the buffer shares, may stand between.
     """
     common = _common(write.site.frame, read.site.frame)
-    if write.site.frame.path < read.site.frame.path:
+    first, last = write.site.frame.path, read.site.frame.path
+    between = any(
+        first < o.path < last or len(_common(o, read.site.frame)) > len(common) for o in over
+    )
+    if first < last and not between:
         yield _case(program, write, where, context, common, None)
     for depth in range(len(common) - 1, -1, -1):
+        if any(len(_common(o, read.site.frame)) > depth for o in over):
+            break
         yield _case(program, write, where, context, common[:depth], common[depth])
 
 
@@ -149,7 +179,7 @@ def _case(
     same: tuple[Loop, ...],
     earlier: Loop | None,
 ) -> Piece:
-    own = _points(program, write)
+    own = points(program, write, ())
     turns = {loop.var for loop in same}
     kept = turns | set(own.fixed(turns)) & set(where.fixed(turns))
     names: dict[str, Expr | int | str] = {
@@ -172,9 +202,3 @@ def _case(
         # Both run in the same real turns, where the turn is all that is not exact.
         inexact="" if own.unlinked <= {*kept, *context} else own.inexact,
     )
-
-
-def _points(program: Program, access: Access) -> Domain:
-    counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
-    exprs = (*access.exprs, *counters)
-    return domain(program.kernel, access.site.frame, exprs, access.over, ())
