@@ -20,7 +20,9 @@ def test_the_text_rebuilds_the_definition() -> None:
         fd.add_output(z, stride_order=[0, 1])
         fd.add_output(fd.ops.cast(v, DataType.Half))
     text = repr(rebuilt(fd))
-    assert text == """\
+    assert (
+        text
+        == """\
 def fusion(fd: FusionDefinition) -> None:
     T0 = fd.define_tensor(shape=[4, -1], contiguity=[True, None], dtype=DataType.Half)
     S1 = fd.define_scalar(None, dtype=DataType.Double)
@@ -35,6 +37,7 @@ def fusion(fd: FusionDefinition) -> None:
     T10 = fd.ops.cast(x=T7, dtype=DataType.Half)
     fd.add_output(T10)
 """
+    )
 
 
 def test_open_sizes_serve_every_call() -> None:

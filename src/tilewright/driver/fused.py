@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
+from tilewright.base.diagnostics import ResourceError
 from tilewright.codegen import emit
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
@@ -17,13 +18,14 @@ from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.passes import simplify
+from tilewright.kernel.pressure import register_estimate
 from tilewright.kernel.text import print_kernel
 from tilewright.kernel.verify import check
 from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, report, verify
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.prove import Obligation
-from tilewright.schedule.auto import Automatic, choose_constraints
+from tilewright.schedule.auto import MOST_RELIEF, Automatic, choose_constraints
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
 from tilewright.schedule.text import print_plan
@@ -116,21 +118,37 @@ def kernel_name(program: Program, part: Segment, number: int) -> str:
 def _compile(
     program: Program, fused: Fused, target: Target, alignments: Mapping[int, int]
 ) -> FusedKernel:
-    graph = fused.graph
-    check_graph(graph)
-    automatic = choose_constraints(graph, target, fused.coordinates)
-    plan = make_plan(graph, automatic.constraints, target)
-    planned = tile_obligations(graph, plan, target)
+    check_graph(fused.graph)
+    automatic, plan, lowered = _lowered(program, fused, target, alignments)
+    planned = tile_obligations(fused.graph, plan, target)
     raise_first_refuted(planned)
-    aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
-    strides = {b.name: b.strides for b in fused.bindings}
-    lowered = lower(graph, plan, target, strides, aligned)
     check(lowered, target)
     kernel = simplify(lowered)
     check(kernel, target)
     proofs = verify(kernel, target)
     raise_first_refuted(proofs)
     return FusedKernel(fused, target, automatic, plan, kernel, (*planned, *proofs))
+
+
+def _lowered(
+    program: Program, fused: Fused, target: Target, alignments: Mapping[int, int]
+) -> tuple[Automatic, Plan, Kernel]:
+    """Plan and lower, with smaller shares of a thread where the first choice fills it up."""
+    aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
+    strides = {b.name: b.strides for b in fused.bindings}
+    for relief in range(MOST_RELIEF + 1):
+        automatic = choose_constraints(fused.graph, target, fused.coordinates, relief)
+        plan = make_plan(fused.graph, automatic.constraints, target)
+        try:
+            lowered = lower(fused.graph, plan, target, strides, aligned)
+        except ResourceError:
+            if relief == MOST_RELIEF:
+                raise
+            continue
+        room = target.registers_per_thread * 7 // 8  # addresses and scratch take the rest
+        if relief == MOST_RELIEF or register_estimate(lowered) <= room:
+            return automatic, plan, lowered
+    raise RuntimeError("no attempt was made")
 
 
 def _alignment(program: Program, binding: Binding, alignments: Mapping[int, int]) -> int:

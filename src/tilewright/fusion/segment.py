@@ -54,7 +54,8 @@ class Segment:
 
     `axes` gives each node and each read its axes by dimension, None where nothing changes.
     A contraction's axes go on with those that it sums over. `reads` tells which read stands
-    at an operand. `writes` are the nodes that become buffers.
+    at an operand. `writes` are the nodes that become buffers. `again` tells for a Move or a
+    Reshape which values behind it are read from memory; those before them are computed again.
     """
 
     nodes: tuple[int, ...]
@@ -62,6 +63,7 @@ class Segment:
     sizes: Mapping[Element, int]
     reads: Mapping[tuple[int, int], Instance]
     writes: tuple[int, ...]
+    again: Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class _Segmenter:
         self.levels: dict[int, int] = {}  # of buffers: the first level that may read them
         self.groups: dict[int, _Group] = {}
         self.neighbours: dict[tuple[int, int], _Group] = {}
+        self.read_again: dict[int, frozenset[int]] = {}
         self.inline: dict[int, int] = {}  # nodes to compute again where a value is inlined
         self._strides = strides
         self._carrier = 0
@@ -150,6 +153,8 @@ class _Segmenter:
             if self._alias(number, node):
                 return
         self.inline[number] = 1 + self._inlined(node.value)
+        # What has no buffer by now is computed again, even if it gets one later.
+        self.read_again[number] = frozenset(o for o in self._leaves(node) if o in self.accesses)
         self._begin(number, node)
 
     def _inlined(self, operand: int) -> int:
@@ -400,7 +405,8 @@ class _Segmenter:
         }
         sizes = {e: self.domains.sizes[e] for a in axes.values() for e in a if e is not None}
         writes = tuple(n for n in nodes if n in self.accesses)
-        return Segment(nodes, axes, sizes, reads, writes)
+        again = {n: self.read_again[n] for n in nodes if n in self.read_again}
+        return Segment(nodes, axes, sizes, reads, writes, again)
 
     def _needed(self, group: _Group) -> tuple[int, ...]:
         """The nodes that a written value follows from; others were computed again elsewhere."""

@@ -68,6 +68,7 @@ class _Translator:
     bindings: dict[str, Binding] = field(default_factory=dict[str, Binding])
     scalars: dict[str, int] = field(default_factory=dict[str, int])
     names: dict[Element, str] = field(default_factory=dict[Element, str])
+    again: frozenset[int] = frozenset()  # what the move at hand reads from memory
     coordinates: set[str] = field(default_factory=set[str])
     count: int = 0
 
@@ -268,6 +269,7 @@ class _Translator:
             case ops.Move() | ops.Reshape():
                 axes = [self.names.get(e) if e is not None else None
                         for e in self.segment.axes[number]]  # fmt: skip
+                self.again = self.segment.again[number]
                 return self._moved(number, axes)
             case ops.Reduce():
                 return self._reduce(number, node)
@@ -379,9 +381,8 @@ class _Translator:
     def _at(self, number: int, axes: Sequence[str | None], span: Span | None) -> int:
         """A value computed again, its dimensions along these axes."""
         node = self.program.nodes[number]
-        access = self.segmentation.accesses.get(number)
-        if access is not None:
-            return self._read(access, axes, span)
+        if number in self.again:
+            return self._read(self.segmentation.accesses[number], axes, span)
         match node:
             case ops.Constant() | ops.ScalarInput():
                 return self._leaf(number)

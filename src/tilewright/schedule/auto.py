@@ -13,7 +13,7 @@ from math import prod
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
-from tilewright.schedule.constraints import Constraint, Tiling, Wave, Workgroup
+from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.policy import contiguous_axis
 from tilewright.target.model import Target
 
@@ -21,8 +21,13 @@ BLOCK_ELEMENTS = 2048  # of a pointwise kernel's block: four vectors of f32 for 
 SIDE = 32  # of a transposing tile: both sides then fill whole memory sectors
 ROW_ELEMENTS = 2048  # reduced elements of a block: short rows share one
 COLUMNS = 64  # columns of a block that reduces across memory
-MATRIX, DEEP = 128, 32  # tile of a contraction: rows, columns; terms
+DEEP = 32  # terms of a contraction's step
+# A contraction's tile and warps, by rows and columns: with each relief a warp has half as much.
+MATRIX = ((128, 128, 2, 2), (128, 128, 4, 2), (128, 64, 4, 2), (64, 64, 4, 2))
+NARROWEST = 16  # rows and columns of a warp: no instruction takes more of either
 GENERIC = (16, 32, 8)  # the same without an instruction
+MOST_WARPS = 16  # of a block that is relieved
+MOST_RELIEF = 3  # how often a thread's share may be halved
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,15 @@ class Automatic:
 
 
 def choose_constraints(
-    graph: Graph, target: Target, coordinates: AbstractSet[str] = frozenset()
+    graph: Graph,
+    target: Target,
+    coordinates: AbstractSet[str] = frozenset(),
+    relief: int = 0,
 ) -> Automatic:
     """Constraints for a graph of known sizes.
 
     `coordinates` are axes that only reads at other coordinates go along: no loop runs on them.
+    With each step of `relief`, up to `MOST_RELIEF`, a thread holds about half as much.
     """
     along = [Tiling(a, 1) for a in sorted(coordinates)]
     axes = [a for a in graph.axes if a not in coordinates]
@@ -46,19 +55,20 @@ def choose_constraints(
     contracts = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
     reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp)}
     if contracts:
-        found = _contraction(graph, contracts[0], sizes, target)
+        found = _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:
-        found = _reduction(graph, reduced, sizes)
+        found = _reduction(graph, reduced, sizes, relief)
     else:
-        found = _pointwise(graph, sizes)
-    return Automatic((*along, *found.constraints), found.reasons)
+        found = _pointwise(graph, sizes, relief)
+    why = (f"a thread's share is halved {relief} times: registers",) if relief else ()
+    return Automatic((*along, *found.constraints), (*found.reasons, *why))
 
 
 # ---------------------------------------------------------------- contractions
 
 
 def _contraction(
-    graph: Graph, op: ops.Contract, sizes: Mapping[str, int], target: Target
+    graph: Graph, op: ops.Contract, sizes: Mapping[str, int], target: Target, relief: int
 ) -> Automatic:
     lhs, rhs = graph.by_id[op.lhs].type, graph.by_id[op.rhs].type
     row = [a for a in lhs.axes if a not in rhs.axes][-1]
@@ -70,12 +80,12 @@ def _contraction(
     k = op.contracted[-1]
     constraints: list[Constraint]
     if has_atom:
-        m, n = (_matrix_tile(sizes[a]) for a in (row, column))
+        rows, columns, down, along = MATRIX[relief]
+        m, n = _fitting(sizes[row], rows), _fitting(sizes[column], columns)
+        down, along = min(down, m // NARROWEST), min(along, n // NARROWEST)
         constraints = [Workgroup(row, m, 0), Workgroup(column, n, 1), Tiling(k, DEEP)]
-        constraints += [Wave(a, t // 2) for a, t in ((row, m), (column, n))]
-        reason = (
-            f"tiles of {m} by {n} by {DEEP}, four warps: the operands' rows fill an instruction"
-        )
+        constraints += [Wave(row, m // down), Wave(column, n // along)]
+        reason = f"tiles of {m} by {n} by {DEEP} for {down} by {along} warps"
     else:
         m, n, deep = GENERIC
         constraints = [Workgroup(row, m, 0), Workgroup(column, n, 1), Tiling(k, deep)]
@@ -87,52 +97,53 @@ def _contraction(
     return Automatic(tuple(constraints), tuple(reasons))
 
 
-def _matrix_tile(size: int) -> int:
-    """128, or the next smaller tile that a short side fills."""
-    for tile in (32, 64):
-        if size <= tile:
-            return tile
-    return MATRIX
+def _fitting(size: int, most: int) -> int:
+    """The largest tile, or the next smaller one that a short side fills."""
+    return min(most, max(32, _power_of_two(size)))
 
 
 # ---------------------------------------------------------------- reductions
 
 
-def _reduction(graph: Graph, reduced: AbstractSet[str], sizes: Mapping[str, int]) -> Automatic:
+def _reduction(
+    graph: Graph, reduced: AbstractSet[str], sizes: Mapping[str, int], relief: int
+) -> Automatic:
     kept = [a for a in sizes if a not in reduced]
     fast = _fastest(graph, sizes)
     terms = prod(sizes[a] for a in reduced)
+    step = ROW_ELEMENTS >> relief
     if fast is None or fast in reduced or not kept:
-        rows = max(1, ROW_ELEMENTS // terms) if terms < ROW_ELEMENTS else 1
-        inner = _by_stride(graph, kept)
-        tiles = _fill(inner, sizes, rows)
+        tiles = _fill(_by_stride(graph, kept), sizes, max(1, step // terms))
         reason = f"reduction along memory: {prod(tiles.values())} rows of {terms} a block"
     else:
         tiles = dict.fromkeys(kept, 1)
         tiles[fast] = min(COLUMNS, _power_of_two(sizes[fast]))
         reason = f"reduction across memory: {tiles[fast]} neighbouring columns a block"
-    return Automatic(_blocks(tiles), (reason,))
+    longest = max(reduced, key=lambda a: sizes[a])
+    steps = (Tiling(longest, step),) if relief and sizes[longest] > step else ()
+    return Automatic((*_blocks(tiles), *steps), (reason,))
 
 
 # ---------------------------------------------------------------- element by element
 
 
-def _pointwise(graph: Graph, sizes: Mapping[str, int]) -> Automatic:
+def _pointwise(graph: Graph, sizes: Mapping[str, int], relief: int) -> Automatic:
     fast = _fastest(graph, sizes)
-    others = {
-        contiguous_axis(m) for m in graph.memories if m.type.axes
-    } - {fast}  # fmt: skip
+    others = {contiguous_axis(m) for m in graph.memories if m.type.axes} - {fast}
     crossing = [a for a in others if sizes.get(a, 1) > 1 and _crosses(graph, a, fast)]
     if fast is not None and crossing:
         across = max(crossing, key=lambda a: sizes[a])
-        tiles = dict.fromkeys(sizes, 1)
-        tiles[fast] = min(SIDE, _power_of_two(sizes[fast]))
+        tiles = {fast: min(SIDE, _power_of_two(sizes[fast]))}
         tiles[across] = min(SIDE, _power_of_two(sizes[across]))
+        tiles |= {a: 1 for a in sizes if a not in tiles}
         reason = f"transpose: square tiles of {fast} and {across}, each contiguous somewhere"
     else:
-        tiles = _fill(_by_stride(graph, list(sizes)), sizes, BLOCK_ELEMENTS)
+        elements = BLOCK_ELEMENTS >> max(0, relief - 1)
+        tiles = _fill(_by_stride(graph, list(sizes)), sizes, elements)
         reason = f"pointwise: {prod(tiles.values())} neighbouring elements a block"
-    return Automatic(_blocks(tiles), (reason,))
+    first = next(iter(tiles.values()), 1)
+    warps = (Hardware(waves_per_block=(min(MOST_WARPS, first),)),) if relief and first > 1 else ()
+    return Automatic((*_blocks(tiles), *warps), (reason,))
 
 
 def _crosses(graph: Graph, axis: str, fast: str | None) -> bool:
