@@ -58,6 +58,10 @@ class Path:
     newer: int = 0
     conditions: Guard = ()
 
+    @property
+    def progress(self) -> tuple[Stage, int]:
+        return self.stage, self.newer
+
     def when(self, *conditions: Constraint) -> Path | None:
         """The path under further conditions; None where one plainly fails."""
         if any(_fails(c) for c in conditions):
@@ -184,14 +188,43 @@ class _Walker:
             left += _under(
                 entering, equal(turn, extent) if step or first.terms else less(extent, 1)
             )
-            entering = _under(entering, less(turn, extent))
             after: list[Path] = []
-            for one in entering:
+            for one in _under(entering, less(turn, extent)):
                 after += yield from self.body(loop.body, 0, here, {**turns, loop.var: turn}, one)
-            entering = list(dict.fromkeys(after))
+            known = {p.progress for p in entering}
+            stuck = {p.progress for p in after if p.progress in known}
+            if stuck:
+                some = [replace(path, stage=s, newer=n) for s, n in stuck]
+                left += yield from self.some_turn(loop, here, turns, some, turn + 1)
+            entering = list(dict.fromkeys(p for p in after if p.progress not in stuck))
             if not entering:
                 return left
         raise EndlessError(f"the loop over {loop.var} may run {_MOST_TURNS} turns with no barrier")
+
+    def some_turn(
+        self, loop: Loop, here: tuple[int, ...], turns: _Turns, pending: list[Path], first: Expr
+    ) -> _Walk:
+        """Some turn from `first` on, after turns that changed nothing.
+
+        Which one is forgotten, with the conditions of the turns between: that only adds
+        meetings, and ends where the paths repeat.
+        """
+        later = Expr.of(loop.var + LATER)
+        seen: dict[Path, None] = {}
+        while pending:
+            path = pending.pop()
+            if path in seen:
+                continue
+            if len(seen) > _MOST_TURNS:
+                raise EndlessError(f"the loop over {loop.var} may go on with no barrier")
+            seen[path] = None
+            free = path.when(Constraint(later - first), less(later, loop.extent.substitute(turns)))
+            if free is not None:
+                after = yield from self.body(
+                    loop.body, 0, here, {**turns, loop.var: later}, free
+                )
+                pending += [replace(p, conditions=path.conditions) for p in after]
+        return list(seen)
 
 
 def _under(paths: list[Path], condition: Constraint) -> list[Path]:
