@@ -271,3 +271,45 @@ def test_two_thousand_operations_are_cut_in_linear_time() -> None:
         times[length] = min(spent)
     assert times[2000] < 5
     assert times[2000] < 12 * times[500]
+
+
+# ---------------------------------------------------------------- long reductions
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((1 << 16,), [0]), ((320, 256), [0, 1]),
+                                             ((3, 40000), [1]), ((33000, 4), [0]),
+                                             ((4, 600, 2, 64), [1, 3])], ids=str)  # fmt: skip
+def test_long_reductions_take_two_steps(shape, dims) -> None:
+    x, y = sample(DataType.Float, shape, special=False), sample(DataType.Float, shape[-1:], 1)
+    y = torch.nan_to_num(y, posinf=1.0, neginf=-1.0)
+
+    def build(fd) -> None:
+        a, b = define(fd, x, y)
+        fd.add_output(fd.ops.sum(fd.ops.tanh(a * b), dims))
+        fd.add_output(fd.ops.amax(a, dims))
+
+    expected = (torch.tanh(x.double() * y).sum(dims).float(), x.amax(dims))
+    compiled = check(build, [x, y], expected, tolerance=(1e-4, 1e-3), kernels=3)
+    blocks = [k.kernel.grid for k in compiled.kernels]
+    assert any(np.prod([e.const for e in grid]) >= 8 for grid in blocks)
+
+
+def test_a_prime_number_of_terms_stays_in_one_step() -> None:
+    x = sample(DataType.Float, (32771,), special=False)
+
+    def build(fd) -> None:
+        (a,) = define(fd, x)
+        fd.add_output(fd.ops.sum(a))
+
+    check(build, [x], x.double().sum().float(), tolerance=(1e-4, 1e-3), kernels=1)
+
+
+def test_statistics_of_everything() -> None:
+    x = sample(DataType.Float, (256, 256), special=False)
+
+    def build(fd) -> None:
+        (a,) = define(fd, x)
+        v, m = fd.ops.var_mean(a)
+        fd.add_output((a - m) * fd.ops.rsqrt(v))
+
+    check(build, [x], (x - x.mean()) * torch.rsqrt(x.var()), tolerance=(1e-4, 1e-4))

@@ -13,6 +13,7 @@ from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.recognise import recognise
 from tilewright.fusion.segment import Segment, segment
+from tilewright.fusion.split import split_reductions
 from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
@@ -95,7 +96,7 @@ def compile_fusion(
     `strides` (elements) and `alignments` (bytes) describe the inputs, by position; `orders`
     gives stride orders of results, by node.
     """
-    program = recognise(program)
+    program = split_reductions(recognise(program))
     found = segment(program, strides)
     kernels: list[FusedKernel] = []
     for number, part in enumerate(found.segments):

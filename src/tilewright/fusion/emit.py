@@ -55,7 +55,8 @@ class Emitter:
     def program(self, outputs: Sequence[int]) -> Program:
         return Program(tuple(self.nodes), tuple(outputs))
 
-    def _add(self, node: Node) -> Value:
+    def add(self, node: Node) -> Value:
+        """The value of a node; of an equal one that is there, if one is."""
         key = _key(node)
         found = self._known.get(key)
         if found is None:
@@ -66,13 +67,13 @@ class Emitter:
     # ------------------------------------------------------------ leaves
 
     def input(self, position: int, shape: Sequence[int], dtype: DType) -> Value:
-        return self._add(
+        return self.add(
             ops.Input(type=TensorType(tuple(shape), dtype), span=self.span, position=position)
         )
 
     def scalar_input(self, position: int, dtype: DType) -> Value:
         kind = TensorType((), dtype, weak=True)
-        return self._add(ops.ScalarInput(type=kind, span=self.span, position=position))
+        return self.add(ops.ScalarInput(type=kind, span=self.span, position=position))
 
     def constant(self, value: Number, dtype: DType, shape: Sequence[int] = ()) -> Value:
         """All elements `value`, as `dtype` holds it."""
@@ -82,17 +83,17 @@ class Emitter:
             value = int(value)
         elif dtype.is_float:
             value = float(value)
-        return self._add(
+        return self.add(
             ops.Constant(type=TensorType(tuple(shape), dtype), span=self.span, value=value)
         )
 
     def weak_constant(self, value: Number, dtype: DType) -> Value:
         """A constant that promotes like a Python number."""
         kind = TensorType((), dtype, weak=True)
-        return self._add(ops.Constant(type=kind, span=self.span, value=value))
+        return self.add(ops.Constant(type=kind, span=self.span, value=value))
 
     def iota(self, size: int, dtype: DType = i64) -> Value:
-        return self._add(ops.Iota(type=TensorType((size,), dtype), span=self.span))
+        return self.add(ops.Iota(type=TensorType((size,), dtype), span=self.span))
 
     # ------------------------------------------------------------ element by element
 
@@ -110,7 +111,7 @@ class Emitter:
         shape = shapes.broadcast([a.shape for a in args], self.span)
         dtype = boolean if row.gives_bool else kind
         weak = all(a.type.weak for a in args)
-        return self._add(
+        return self.add(
             ops.Map(
                 type=TensorType(shape, dtype, weak), span=self.span, name=name,
                 args=tuple(a.id for a in args),
@@ -123,12 +124,12 @@ class Emitter:
         if dtype == boolean:
             return self.map("ne", value, self.constant(0, value.dtype))
         made = replace(value.type, dtype=dtype)
-        return self._add(ops.Convert(type=made, span=self.span, value=value.id))
+        return self.add(ops.Convert(type=made, span=self.span, value=value.id))
 
     def copy(self, value: Value) -> Value:
         """A node of its own for a value, so that it can be written."""
         made = replace(value.type, weak=False)
-        return self._add(ops.Convert(type=made, span=self.span, value=value.id))
+        return self.add(ops.Convert(type=made, span=self.span, value=value.id))
 
     def operand(self, operand: Operand, dtype: DType) -> Value:
         """A value or a number as a value of this element type."""
@@ -148,10 +149,10 @@ class Emitter:
             return self.constant(source.value, value.dtype, shape)
         if isinstance(source, ops.View):
             dims = [None if d is None else source.dims[d] for d in dims]
-            return self._add(
+            return self.add(
                 ops.View(type=made, span=self.span, value=source.value, dims=tuple(dims))
             )
-        return self._add(ops.View(type=made, span=self.span, value=value.id, dims=tuple(dims)))
+        return self.add(ops.View(type=made, span=self.span, value=value.id, dims=tuple(dims)))
 
     def expand(self, value: Value, shape: Sequence[int]) -> Value:
         """Repeat along dimensions of size 1 and along new ones in front."""
@@ -171,7 +172,7 @@ class Emitter:
         if isinstance(source, ops.Constant):
             return self.constant(source.value, value.dtype, shape)
         made = TensorType(shape, value.dtype)
-        return self._add(ops.Reshape(type=made, span=self.span, value=value.id))
+        return self.add(ops.Reshape(type=made, span=self.span, value=value.id))
 
     def move(
         self, value: Value, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int],
@@ -188,7 +189,7 @@ class Emitter:
         if fill is not None and _inside(value.shape, starts, steps, shape):
             fill = None
         made = TensorType(tuple(shape), value.dtype)
-        return self._add(
+        return self.add(
             ops.Move(
                 type=made, span=self.span, value=value.id, starts=tuple(starts),
                 steps=tuple(steps), fill=fill,
@@ -226,7 +227,7 @@ class Emitter:
         made = TensorType(own, value.dtype)
         node = ops.Reduce(type=made, span=self.span, name=name, value=value.id, dims=over)
         rest = [d for d in range(value.rank) if d not in over]
-        return self.view(self._add(node), [i for i, d in enumerate(rest) if d not in dims], shape)
+        return self.view(self.add(node), [i for i, d in enumerate(rest) if d not in dims], shape)
 
     def contract(
         self, lhs: Value, rhs: Value, lhs_labels: Sequence[int], rhs_labels: Sequence[int],
@@ -238,7 +239,7 @@ class Emitter:
         if any(n == 0 for a, n in sizes.items() if a not in labels):
             return self.constant(0, dtype, shape)
         made = TensorType(tuple(shape), dtype)
-        return self._add(
+        return self.add(
             ops.Contract(
                 type=made, span=self.span, lhs=lhs.id, rhs=rhs.id, lhs_labels=tuple(lhs_labels),
                 rhs_labels=tuple(rhs_labels), labels=tuple(labels),
