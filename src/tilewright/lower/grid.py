@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.kernel.ops import Body, Decode, If, Loop, Symbol
 from tilewright.lower.builder import Builder
 from tilewright.poly.expr import Constraint, Expr, less
-from tilewright.schedule.grid import GridPlace, Merge, Split, total_symbol
+from tilewright.schedule.grid import GridPlace, Merge, Split
 
 Wrap = Callable[[Body], Body]
 
@@ -25,7 +25,9 @@ class Grid:
 def place_grid(b: Builder) -> Grid:
     """Declare the counters' variables, set `b.blocks`, and say how to wrap the body."""
     grid = b.plan.grid
-    extents = {name: _single(b, factors) for name, factors in grid.all_extents().items()}
+    extents = grid.all_extents()
+    for name, factors in grid.products().items():
+        b.symbols[name] = Symbol(name, product=factors)
     values: dict[str, Expr] = {}
     wraps: list[Wrap] = []
     blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
@@ -58,15 +60,6 @@ def place_grid(b: Builder) -> Grid:
 def _variable(counter: str) -> str:
     """A counter's name as a variable's."""
     return "".join(c if c.isalnum() else "_" for c in counter.lower()) + "_block"
-
-
-def _single(b: Builder, factors: tuple[Expr, ...]) -> Expr:
-    """One expression for an extent: a symbol of its own where it is a product of symbols."""
-    if len(factors) == 1:
-        return factors[0]
-    name = total_symbol(factors)
-    b.symbols.setdefault(name, Symbol(name, product=factors))
-    return Expr.of(name)
 
 
 def _decoding(decode: Decode) -> Wrap:

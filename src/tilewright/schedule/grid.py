@@ -112,17 +112,28 @@ class GridPlan:
                 mend="name a counter that no split or merge has used up",
             )
 
-    def all_extents(self) -> dict[str, tuple[Expr, ...]]:
-        """The extent of every counter, as factors: a product of symbols is not affine."""
-        found: dict[str, tuple[Expr, ...]] = {a: (e,) for a, e in self.extents.items()}
+    def all_extents(self) -> dict[str, Expr]:
+        """The extent of every counter. A product of symbols is a symbol of `products`."""
+        return {name: _affine(e) for name, e in self._factored().items()}
+
+    def products(self) -> dict[str, tuple[Expr, ...]]:
+        """The symbols that stand for products of open extents, with their factors."""
+        found: dict[str, tuple[Expr, ...]] = {}
+        for extent in self._factored().values():
+            if len(extent.open) > 1:
+                found[_name_of(extent.open)] = extent.open
+        return found
+
+    def _factored(self) -> dict[str, _Extent]:
+        found = {a: _extent(e) for a, e in self.extents.items()}
         for step in self.steps:
             match step:
                 case Split(source, outer, inner, factor):
-                    whole = found[source]
-                    found[outer] = (_ceildiv(whole, factor),)
-                    found[inner] = (Expr.of(factor),)
+                    found[outer] = _extent(_affine(found[source]).ceildiv(factor))
+                    found[inner] = _Extent(factor, ())
                 case Merge(outer, inner, result):
-                    found[result] = _product((*found[outer], *found[inner]))
+                    one, two = found[outer], found[inner]
+                    found[result] = _Extent(one.number * two.number, (*one.open, *two.open))
         return found
 
     @property
@@ -130,7 +141,7 @@ class GridPlan:
         """Blocks per cluster."""
         extents = self.all_extents()
         ranks = [d for d in self.order if self.place(d) is GridPlace.CLUSTER]
-        return prod(e.const for d in ranks for e in extents[d])
+        return prod(extents[d].const for d in ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,7 @@ class Visit:
 
 def visits(grid: GridPlan) -> Iterator[Visit]:
     """Every tile in the order of the leaves, where all extents are numbers."""
-    extents = {name: prod(e.const for e in f) for name, f in grid.all_extents().items()}
+    extents = {name: e.const for name, e in grid.all_extents().items()}
     for leaves in product(*(range(extents[d]) for d in grid.order)):
         values = dict(zip(grid.order, leaves, strict=True))
         inside = True
@@ -158,25 +169,32 @@ def visits(grid: GridPlan) -> Iterator[Visit]:
             yield Visit(leaves, {axis: values[axis] for axis in grid.extents})
 
 
-def total_symbol(factors: tuple[Expr, ...]) -> str:
-    """The name of the symbol that stands for a product of symbolic extents."""
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """A number times open extents."""
+
+    number: int
+    open: tuple[Expr, ...]
+
+
+def _extent(expr: Expr) -> _Extent:
+    return _Extent(expr.const, ()) if expr.is_const else _Extent(1, (expr,))
+
+
+def _affine(extent: _Extent) -> Expr:
+    match extent.open:
+        case ():
+            return Expr.of(extent.number)
+        case (only,):
+            return only * extent.number
+        case factors:
+            return Expr.of(_name_of(factors)) * extent.number
+
+
+def _name_of(factors: tuple[Expr, ...]) -> str:
+    """The name of the symbol that stands for a product of open extents."""
     text = "_".join(str(f) for f in factors)
     return "tiles_" + "".join(c if c.isalnum() else "_" for c in text)
-
-
-def _ceildiv(factors: tuple[Expr, ...], divisor: int) -> Expr:
-    if len(factors) == 1:
-        return factors[0].ceildiv(divisor)
-    return Expr.of(total_symbol(factors)).ceildiv(divisor)
-
-
-def _product(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Numbers multiplied out; symbolic factors kept apart."""
-    number = prod(f.const for f in factors if f.is_const)
-    open_ones = [f for f in factors if not f.is_const]
-    if len(open_ones) == 1:
-        return (open_ones[0] * number,)
-    return (*open_ones, Expr.of(number)) if number != 1 or not open_ones else tuple(open_ones)
 
 
 def _replaced(order: tuple[str, ...], name: str, by: tuple[str, ...]) -> tuple[str, ...]:

@@ -204,8 +204,7 @@ def _in_order(grid: GridPlan) -> GridPlan:
         order += [d for d in grid.order if grid.place(d) is place]
     extents = grid.all_extents()
     for rank in order:
-        fixed = all(e.is_const for e in extents[rank])
-        if grid.place(rank) is GridPlace.CLUSTER and not fixed:
+        if grid.place(rank) is GridPlace.CLUSTER and not extents[rank].is_const:
             raise ConstraintError(
                 f"the cluster's counter {rank} has no fixed extent",
                 expected="the inner part of a split, whose extent is the factor",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from tilewright.poly.expr import Expr
-
 from tilewright.schedule.grid import GridPlace, GridPlan, Merge, Split, Visit, visits
 from tilewright.schedule.plan import AxisPlan, Plan, Staging
 
@@ -39,10 +36,7 @@ def print_grid(grid: GridPlan) -> list[str]:
             case Merge(outer, inner, result):
                 lines.append(f"tiles: {result} = {outer} and {inner} in one counter")
     extents = grid.all_extents()
-    leaves = [
-        f"{leaf}[{' * '.join(str(e) for e in extents[leaf])}] {grid.place(leaf).value}"
-        for leaf in grid.order
-    ]
+    leaves = [f"{leaf}[{extents[leaf]}] {grid.place(leaf).value}" for leaf in grid.order]
     if leaves:
         lines.append(f"tiles, slowest first: {', '.join(leaves)}")
     return lines
@@ -57,7 +51,7 @@ def draw_grid(grid: GridPlan) -> list[str]:
     Nothing where an extent is open, or where there are not two axes of tiles.
     """
     extents = grid.all_extents()
-    fixed = all(e.is_const for factors in extents.values() for e in factors)
+    fixed = all(e.is_const for e in extents.values())
     wide = [axis for axis, extent in grid.extents.items() if extent != Expr.of(1)]
     if not fixed or len(wide) != 2:
         return []
@@ -80,7 +74,7 @@ def _turn(grid: GridPlan, visit: Visit, loops: list[int]) -> str:
     block = 0
     for i, leaf in enumerate(grid.order):
         if i not in loops:
-            block = block * prod(e.const for e in extents[leaf]) + visit.leaves[i]
+            block = block * extents[leaf].const + visit.leaves[i]
     return ".".join([*(str(visit.leaves[i]) for i in loops), str(block)])
 
 
