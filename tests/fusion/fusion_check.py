@@ -58,6 +58,7 @@ def check(
     for one, other in zip(found, wanted, strict=True):
         same(one, other, tolerance)
     assert all_proved(compiled)
+    assert all(kernel.kernel.name in kernel.source for kernel in compiled.kernels)
     if kernels is not None:
         assert len(compiled.kernels) == kernels, [k.kernel.name for k in compiled.kernels]
     return compiled

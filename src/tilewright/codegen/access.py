@@ -244,6 +244,8 @@ def _digit(lane: Expr, below: int, extent: int, lanes: int) -> Expr:
 
 
 def _moved(ref: MemRef, axis: int, pieces: Pieces) -> MemRef:
+    if not ref.index:
+        return ref  # a tensor without axes has one element
     index = list(ref.index)
     index[axis] = index[axis] + Expr.of(PIECE) * pieces.elements
     return MemRef(ref.name, tuple(index))
