@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
-from tilewright.base.diagnostics import ResourceError
+from tilewright.base.diagnostics import ConstraintError, ResourceError
 from tilewright.codegen import emit
+from tilewright.driver.compile import Specialisation, compile_graph
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.recognise import recognise
-from tilewright.fusion.segment import Segment, segment
+from tilewright.fusion.sched import Axis, Scheduler, Stored, Terms
+from tilewright.fusion.segment import Segment, Segmentation, segment
 from tilewright.fusion.split import split_reductions
 from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
@@ -25,6 +27,7 @@ from tilewright.kernel.verify import check
 from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, report, verify
 from tilewright.mapping.obligations import tile_obligations
+from tilewright.poly.expr import Expr
 from tilewright.poly.prove import Obligation
 from tilewright.schedule.auto import MOST_RELIEF, Automatic, choose_constraints
 from tilewright.schedule.plan import Plan
@@ -90,13 +93,21 @@ def compile_fusion(
     strides: Mapping[int, Sequence[int]],
     alignments: Mapping[int, int],
     orders: Mapping[int, Sequence[int]] | None = None,
+    scheduled: Scheduled | None = None,
 ) -> CompiledFusion:
     """Cut, plan, lower and prove. Sizes are the program's.
 
     `strides` (elements) and `alignments` (bytes) describe the inputs, by position; `orders`
-    gives stride orders of results, by node.
+    gives stride orders of results, by node. A fusion that is `scheduled` by hand must be one
+    kernel.
     """
-    program = split_reductions(recognise(program))
+    program = recognise(program)
+    if scheduled is not None:
+        found = segment(program, strides)
+        return CompiledFusion(
+            program, (_by_hand(program, found, scheduled, target, alignments, orders),)
+        )
+    program = split_reductions(program)
     found = segment(program, strides)
     kernels: list[FusedKernel] = []
     for number, part in enumerate(found.segments):
@@ -129,6 +140,68 @@ def _compile(
     proofs = verify(kernel, target)
     raise_first_refuted(proofs)
     return FusedKernel(fused, target, automatic, plan, kernel, (*planned, *proofs))
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule by hand, and which node each tensor of the definition is."""
+
+    recorder: Scheduler
+    nodes: Mapping[int, int]
+
+
+def _by_hand(
+    program: Program,
+    found: Segmentation,
+    scheduled: Scheduled,
+    target: Target,
+    alignments: Mapping[int, int],
+    orders: Mapping[int, Sequence[int]] | None,
+) -> FusedKernel:
+    """One kernel, scheduled by its author, through the same pipeline as a tile program."""
+    if len(found.segments) != 1:
+        raise ConstraintError(
+            f"the fusion is scheduled by hand but needs {len(found.segments)} kernels",
+            expected="a fusion that fits one kernel",
+            mend="cut the fusion, or leave its schedule to the compiler",
+        )
+    part = found.segments[0]
+    name = kernel_name(program, part, 0)
+    fused = to_graph(program, found, part, name, orders, merging=False)
+    names = {b.buffer: b.name for b in fused.bindings}
+    # A dimension of size 1 is no axis of the kernel; a schedule may still count its one tile.
+    ones: dict[str, Expr] = {}
+
+    def resolve(reference: Axis | Terms | Stored) -> str:
+        match reference:
+            case Stored(tensor):
+                return names.get(scheduled.nodes.get(tensor, -1), f"T{tensor}")
+            case Axis(tensor, dim):
+                axis = fused.axes.get((scheduled.nodes.get(tensor, -1), dim))
+            case Terms(number):
+                axis = f"R{number}" if f"R{number}" in fused.graph.axes else None
+        if axis is None:
+            axis = f"one_{reference}".replace(".", "_")
+            ones[axis] = Expr.of(1)
+        return axis
+
+    for _, arguments in scheduled.recorder.calls:
+        for argument in arguments:
+            if isinstance(argument, Axis | Terms):
+                resolve(argument)
+    graph = replace(fused.graph, axes={**fused.graph.axes, **ones})
+    specialisation = Specialisation(
+        target=target,
+        strides={b.name: b.strides for b in fused.bindings},
+        alignments={b.name: _alignment(program, b, alignments) for b in fused.bindings},
+        schedule=scheduled.recorder.schedule(resolve),
+    )
+    compiled = compile_graph(graph, (), specialisation)
+    automatic = Automatic((), ("scheduled by hand",))
+    return FusedKernel(
+        replace(fused, graph=graph), target, automatic, compiled.plan, compiled.kernel,
+        compiled.obligations,
+    )  # fmt: skip
 
 
 def _lowered(

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.base.diagnostics import CallError, DTypeError, ShapeError
 from tilewright.base.dtypes import DType
 from tilewright.codegen.sim import simulate
-from tilewright.driver.fused import CompiledFusion, FusedKernel, compile_fusion
+from tilewright.driver.fused import CompiledFusion, FusedKernel, Scheduled, compile_fusion
 from tilewright.driver.launch import device_target
 from tilewright.fusion import ops
 from tilewright.fusion.access import dense
@@ -117,9 +117,23 @@ class FusionDefinition(Definition):
             compiled = compile_fusion(
                 program, chosen, {p: v.strides for p, v in given.tensors.items()},
                 {p: min(16, v.alignment) for p, v in given.tensors.items()}, orders,
+                self._scheduled(program),
             )  # fmt: skip
             found = cache[key] = (compiled, _Runner(chosen))
         return found
+
+    def _scheduled(self, program: ops.Program) -> Scheduled | None:
+        """The schedule by hand, where there is one, with the nodes of inputs and results."""
+        if not self.sched.calls:
+            return None
+        inputs = {n.position: i for i, n in enumerate(program.nodes) if isinstance(n, ops.Input)}
+        nodes = {
+            r.result: inputs[r.position]
+            for r in self.records
+            if isinstance(r, TensorRecord) and r.position in inputs
+        }
+        results = zip(self.results(), program.outputs, strict=True)
+        return Scheduled(self.sched, {**nodes, **{r.value: node for r, node in results}})
 
     @staticmethod
     def _target(device: Device, named: str | None) -> Target:

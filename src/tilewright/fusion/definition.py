@@ -28,6 +28,7 @@ from tilewright.fusion.records import (
     TensorRecord,
     size_name,
 )  # fmt: skip
+from tilewright.fusion.sched import Scheduler
 from tilewright.poly.expr import Expr
 
 
@@ -207,6 +208,7 @@ class Definition:
     def __init__(self, build: Callable[[Self], object] | None = None) -> None:
         self.records: list[Record] = []
         self.ops = Operations(self)
+        self.sched = Scheduler()
         self._replay = Replay()
         self._count = 0
         self._inputs = 0

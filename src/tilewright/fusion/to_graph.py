@@ -43,14 +43,18 @@ class Fused:
     bindings: tuple[Binding, ...]
     scalars: Mapping[str, int]  # name to position of the argument
     coordinates: frozenset[str]
+    axes: Mapping[tuple[int, int], str]  # of the dimensions of what is written, size 1 left out
 
 
 def to_graph(
     program: Program, segmentation: Segmentation, segment: Segment, name: str,
-    orders: Mapping[int, Sequence[int]] | None = None,
+    orders: Mapping[int, Sequence[int]] | None = None, *, merging: bool = True,
 ) -> Fused:  # fmt: skip
-    """The tile graph of a segment. `orders` gives stride orders of results that have one."""
-    return _Translator(program, segmentation, segment, name, orders or {}).run()
+    """The tile graph of a segment. `orders` gives stride orders of results that have one.
+
+    Axes that no operation tells apart become one, unless `merging` is off.
+    """
+    return _Translator(program, segmentation, segment, name, orders or {}, merging).run()
 
 
 @dataclass
@@ -60,6 +64,7 @@ class _Translator:
     segment: Segment
     name: str
     orders: Mapping[int, Sequence[int]]
+    merging: bool = True
     body: list[Op] = field(default_factory=list[Op])
     values: dict[object, int] = field(default_factory=dict[object, int])
     types: dict[int, Type] = field(default_factory=dict[int, Type])
@@ -86,8 +91,14 @@ class _Translator:
         graph = Graph(
             self.name, self.extents, tuple(self.memories.values()), scalars, tuple(self.body), first
         )
+        axes = {
+            (number, dim): self.names[element]
+            for number in self.segment.writes
+            for dim, element in enumerate(self.segment.axes[number])
+            if element in self.names and dim < self.program.nodes[number].type.rank
+        }
         return Fused(graph, tuple(self.bindings.values()), self.scalars,
-                     frozenset(self.coordinates))  # fmt: skip
+                     frozenset(self.coordinates), axes)  # fmt: skip
 
     def _scalar_node(self, position: int) -> int:
         return next(
@@ -98,7 +109,9 @@ class _Translator:
     # ------------------------------------------------------------ axes
 
     def _name_axes(self) -> None:
-        self.merged = merge_axes(self.program, self.segment, self.orders)
+        self.merged = dict(self.segment.sizes)
+        if self.merging:
+            self.merged = merge_axes(self.program, self.segment, self.orders)
         reduced: set[Element] = set()
         for number in self.segment.nodes:
             node = self.program.nodes[number]
