@@ -123,8 +123,10 @@ def overlap(one: Shared, two: Shared) -> bool:
     return one.offset < end_two and two.offset < end_one
 
 
-def points(program: Program, access: Access, hardware: tuple[str, ...]) -> Domain:
-    """The access's points with the counter of every loop around it among the dims."""
+def points(
+    program: Program, access: Access, hardware: tuple[str, ...], names: tuple[str, ...] = ()
+) -> Domain:
+    """The access's points with the counter of every loop around it, and `names`, among the dims."""
     counters = tuple(Expr.of(loop.var) for loop in access.site.frame.loops)
-    exprs = (*access.exprs, *counters)
+    exprs = (*access.exprs, *counters, *(Expr.of(n) for n in names))
     return domain(program.kernel, access.site.frame, exprs, access.over, hardware)

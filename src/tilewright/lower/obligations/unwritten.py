@@ -7,6 +7,7 @@ thread of the block. That the write is also finished and visible is the race pro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
@@ -57,65 +58,57 @@ def _overwriting(program: Program, name: str, found: Sequence[Access]) -> list[F
 def _written(
     program: Program, read: Access, writes: Sequence[Access], over: Sequence[Frame]
 ) -> Result:
-    where = points(program, read, ())
-    turns = tuple(loop.var for loop in read.site.frame.loops)
-    context = (*where.fixed(turns), *turns)
-    buffer = memory(program, read.ref.name)
-    shape = shape_of(buffer) if buffer else ()
-    inside = [
-        c for i, n in zip(read.index, shape, strict=True) for c in (at_least(i, 0), less(i, n))
+    question = _Question.of(program, read, writes)
+    earlier = [
+        case
+        for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame))
+        if _certain(write.site.frame, read.site.frame)
+        for case in question.earlier(write, over)
     ]
-    needed = Piece(
-        (*where.dims, *read.elements),
-        (*where.guard, *read.guard, *inside),
-        (*(Expr.of(n) for n in context), *read.index),
-        inexact=where.inexact,
-    )
-    rest = image(program.world, needed)
-    for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame)):
-        if not _certain(write.site.frame, read.site.frame):
-            continue
-        for piece in _earlier(program, write, read, where, context, over):
-            if piece.inexact:
-                continue
-            rest = rest.subtract(image(program.world, piece))
-            if rest.is_empty():
-                return Proved("written before it is read")
-    if rest.is_empty():
-        return Proved("nothing is read")
+    if _rest(program, *question.without_common(earlier)) is None:
+        return Proved("written before it is read")
+    program.world.fresh()
+    rest = _rest(program, question.needed, [c.piece for c in earlier if not c.piece.inexact])
+    if rest is None:
+        return Proved("written before it is read")
     if over and not _written_at_all(program, read, writes):
         return Unknown(f"memory that {read.ref.name} shares may be written over before the read")
-    return _fault(program, read, writes, rest, context, where)
+    skipped = next((c.piece.inexact for c in earlier if c.piece.inexact), "")
+    return _fault(question, writes, rest, skipped)
+
+
+def _rest(program: Program, needed: Piece, pieces: Sequence[Piece]) -> IntSet | None:
+    """What of `needed` no piece reaches; None where nothing is left."""
+    rest = image(program.world, needed)
+    for piece in pieces:
+        rest = rest.subtract(image(program.world, piece))
+        if rest.is_empty():
+            return None
+    return None if rest.is_empty() else rest
 
 
 def _written_at_all(program: Program, read: Access, writes: Sequence[Access]) -> bool:
     return isinstance(_written(program, read, writes, ()), Refuted)
 
 
-def _fault(
-    program: Program,
-    read: Access,
-    writes: Sequence[Access],
-    rest: IntSet,
-    context: tuple[str, ...],
-    where: Domain,
-) -> Result:
+def _fault(question: _Question, writes: Sequence[Access], rest: IntSet, skipped: str) -> Result:
+    read, context = question.read, question.context
     uncertain = [w for w in writes if not _certain(w.site.frame, read.site.frame)]
     if uncertain:
         return Assumed(
             f"the condition under which {read.ref.name} is written holds when it is read"
         )
     point = rest.first()
-    if point is None or where.inexact:
-        return Unknown(where.inexact or "no unwritten element was found")
+    inexact = question.needed.inexact or skipped
+    if point is None or inexact:
+        return Unknown(inexact or "no unwritten element was found")
     values = tuple(v for _, v in point.values)
     turns = tuple(zip(context, values, strict=False))
     element = values[len(context) :]
     place = f"{read.ref.name}[{', '.join(map(str, element))}]"
     witness = Witness(element, point.symbols, (turns,))
-    buffer = memory(program, read.ref.name)
     notes = [instance_text(turns, point.symbols)] if turns or point.symbols else []
-    if buffer is not None:
+    if memory(question.program, read.ref.name) is not None:
         spread = rest.at(point).spread()[len(context) :]
         ranges = ", ".join(f"{low} to {high}" for low, high in spread)
         notes.append(f"unwritten coordinates, over all turns: {ranges}")
@@ -144,61 +137,151 @@ def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
     return tuple(loops)
 
 
-def _earlier(
-    program: Program,
-    write: Access,
-    read: Access,
-    where: Domain,
-    context: tuple[str, ...],
-    over: Sequence[Frame],
-) -> Iterator[Piece]:
-    """(context.., element..) that the write has written earlier, one piece for each case.
+# ---------------------------------------------------------------- what is read, and when
 
-    Either all common loops are in the same turn and the write stands first, or the loops outside
-    of one are and that one is in an earlier turn. No case counts where `over`, a write to
-    memory that the buffer shares, may stand between.
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a write has written earlier: in the same turns, or in an earlier one of `loop`."""
+
+    piece: Piece
+    loop: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One read: (context.., element..) for every element that it reads.
+
+    The context is what the read's turns and block determine, in names that the writes use too.
     """
-    common = _common(write.site.frame, read.site.frame)
-    first, last = write.site.frame.path, read.site.frame.path
-    between = any(
-        first < o.path < last or len(_common(o, read.site.frame)) > len(common) for o in over
-    )
-    if first < last and not between:
-        yield _case(program, write, where, context, common, None)
-    for depth in range(len(common) - 1, -1, -1):
-        if any(len(_common(o, read.site.frame)) > depth for o in over):
-            break
-        yield _case(program, write, where, context, common[:depth], common[depth])
+
+    program: Program
+    read: Access
+    where: Domain
+    context: tuple[str, ...]
+    needed: Piece
+
+    @staticmethod
+    def of(program: Program, read: Access, writes: Sequence[Access]) -> _Question:
+        where = points(program, read, (), _shared_names(program, read, writes))
+        turns = tuple(loop.var for loop in read.site.frame.loops)
+        context = (*where.fixed(turns), *turns)
+        buffer = memory(program, read.ref.name)
+        shape = shape_of(buffer) if buffer else ()
+        inside = [
+            c for i, n in zip(read.index, shape, strict=True) for c in (at_least(i, 0), less(i, n))
+        ]
+        needed = Piece(
+            (*where.dims, *read.elements),
+            (*where.guard, *read.guard, *inside),
+            (*(Expr.of(n) for n in context), *read.index),
+            inexact=where.inexact,
+        )
+        return _Question(program, read, where, context, needed)
+
+    def without_common(self, cases: Sequence[_Case]) -> tuple[Piece, list[Piece]]:
+        """A smaller question; what it proves is proved, what it leaves says nothing.
+
+        A guard on the context alone that holds of the read may be assumed of the writes, so it
+        is dropped from both. So is every part of the context that then nothing uses, with the
+        cases of earlier turns of its loops.
+        """
+        own = set(self.context)
+        known = own | {s.name for s in self.program.kernel.symbols}
+        common = {c for c in self.needed.guard if c.expr.variables() <= known}
+        needed = _without(self.needed, common)
+        kept = _names(needed, len(self.context), own)
+        near = [
+            _without(c.piece, common)
+            for c in cases
+            if not c.piece.inexact and (c.loop is None or c.loop in kept)
+        ]
+        kept = kept.union(*(_names(piece, len(self.context), own) for piece in near))
+        extents = {d.name: d.extent.variables() & own for d in self.where.dims}
+        while (more := kept.union(*(extents[n] for n in kept))) != kept:
+            kept = more
+        gone = own - kept
+        return self._shorter(needed, gone), [self._shorter(piece, gone) for piece in near]
+
+    def _shorter(self, piece: Piece, gone: set[str]) -> Piece:
+        """The piece without a part of the context."""
+        dims = tuple(d for d in piece.dims if d.name not in gone)
+        context = zip(self.context, piece.index, strict=False)
+        left = tuple(e for name, e in context if name not in gone)
+        return replace(piece, dims=dims, index=(*left, *piece.index[len(self.context) :]))
+
+    def earlier(self, write: Access, over: Sequence[Frame]) -> Iterator[_Case]:
+        """What the write has written earlier, one case for each way in which it is earlier.
+
+        Either all common loops are in the same turn and the write stands first, or the loops
+        outside of one are and that one is in an earlier turn. No case counts where `over`, a
+        write to memory that the buffer shares, may stand between.
+        """
+        here = self.read.site.frame
+        common = _common(write.site.frame, here)
+        first, last = write.site.frame.path, here.path
+        between = any(
+            first < o.path < last or len(_common(o, here)) > len(common) for o in over
+        )
+        if first < last and not between:
+            yield _Case(self._piece(write, common, None), None)
+        for depth in range(len(common) - 1, -1, -1):
+            if any(len(_common(o, here)) > depth for o in over):
+                break
+            yield _Case(self._piece(write, common[:depth], common[depth]), common[depth].var)
+
+    def _piece(self, write: Access, same: tuple[Loop, ...], earlier: Loop | None) -> Piece:
+        """(context.., element..) of the write, in names of its own but for those of the context."""
+        own = points(self.program, write, ())
+        turns = {loop.var for loop in same}
+        fixed = set(own.fixed(turns))
+        kept = turns | fixed & set(self.where.fixed(turns))
+        names: dict[str, Expr | int | str] = {
+            d.name: d.name + EARLIER for d in own.dims if d.name not in kept
+        }
+        dims = [Dim(d.name if d.name in kept else d.name + EARLIER, d.extent.substitute(names))
+                for d in own.dims]  # fmt: skip
+        present = {d.name for d in dims}
+        around = [
+            d for d in self.where.dims if d.name in self.context and d.name not in present
+        ]
+        guard = [c.substitute(names) for c in (*own.guard, *write.guard)]
+        if earlier is not None:
+            guard.append(less(earlier.var + EARLIER, earlier.var))
+        used = frozenset[str]().union(
+            *(c.expr.variables() for c in own.guard), *(e.variables() for e in write.exprs)
+        )
+        inexact = ""
+        if not own.unlinked <= {*kept, *self.context}:
+            inexact = own.inexact  # else both run in the same real turns
+        elif local := (fixed - kept) & used:
+            inexact = f"what the {write.label} writes depends on {', '.join(sorted(local))}"
+        return Piece(
+            (*dims, *write.elements, *around),
+            tuple(guard),
+            (*(Expr.of(n) for n in self.context), *(e.substitute(names) for e in write.index)),
+            inexact=inexact,
+        )
 
 
-def _case(
-    program: Program,
-    write: Access,
-    where: Domain,
-    context: tuple[str, ...],
-    same: tuple[Loop, ...],
-    earlier: Loop | None,
-) -> Piece:
-    own = points(program, write, ())
-    turns = {loop.var for loop in same}
-    kept = turns | set(own.fixed(turns)) & set(where.fixed(turns))
-    names: dict[str, Expr | int | str] = {
-        d.name: d.name + EARLIER for d in own.dims if d.name not in kept
-    }
-    dims = [Dim(str(Expr.of(d.name).substitute(names)), d.extent.substitute(names))
-            for d in own.dims]  # fmt: skip
-    present = {d.name for d in dims}
-    around = [d for d in where.dims if d.name in context and d.name not in present]
-    guard: list[Constraint] = [c.substitute(names) for c in (*own.guard, *write.guard)]
-    if write.asynchronous:
-        guard = [c.substitute(names) for c in own.guard]  # zeros where the copy's guard fails
-    if earlier is not None:
-        guard.append(less(earlier.var + EARLIER, earlier.var))
-    index = tuple(e.substitute(names) for e in write.index)
-    return Piece(
-        (*dims, *write.elements, *around),
-        tuple(guard),
-        (*(Expr.of(n) for n in context), *index),
-        # Both run in the same real turns, where the turn is all that is not exact.
-        inexact="" if own.unlinked <= {*kept, *context} else own.inexact,
-    )
+def _shared_names(program: Program, read: Access, writes: Sequence[Access]) -> tuple[str, ...]:
+    """Digits of the block and of common loops that a write uses, and that the read knows."""
+    found: dict[str, None] = {}
+    here = read.site.frame
+    known = {n for _, d in here.decodes for n, _ in d.digits}
+    for write in writes:
+        turns = [loop.var for loop in _common(write.site.frame, here)]
+        ours = {n for _, d in write.site.frame.decodes for n, _ in d.digits} & known
+        found |= dict.fromkeys(n for n in points(program, write, ()).fixed(turns) if n in ours)
+    return tuple(found)
+
+
+def _without(piece: Piece, common: set[Constraint]) -> Piece:
+    return replace(piece, guard=tuple(c for c in piece.guard if c not in common))
+
+
+def _names(piece: Piece, start: int, context: set[str]) -> set[str]:
+    """The names of the context that a piece uses, but for the context in its index."""
+    exprs = [*piece.index[start:], *(c.expr for c in piece.guard)]
+    exprs += [d.extent for d in piece.dims if d.name not in context]
+    return {n for e in exprs for n in e.variables()} & context
