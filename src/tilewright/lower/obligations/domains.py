@@ -249,8 +249,9 @@ class _Resolver:
     def replaceable(self, decode: Decode) -> frozenset[str]:
         """The names of the source, where the digits may stand for them: nothing else uses them.
 
-        Either the source is one counter with the range of the digits, or an opaque sum under a
-        guard ``source < size``; that such a sum is a bijection is the decode's own obligation.
+        Either the source is one counter with the range of the digits, or an opaque sum below
+        their size, by a guard or by the ranges of its counters; that such a sum is a bijection
+        is the decode's own obligation.
         """
         names = decode.source.variables() - self.symbols
         others = [d for _, d in self.frame.decodes if d is not decode]
@@ -265,12 +266,29 @@ class _Resolver:
                 return names
         size = size_of(self.kernel, extents) if opaque(self.frame, decode) else None
         limit = None if size is None else less(decode.source, size)
-        if limit not in self.guard or names & self.plain(limit):
+        if limit is None or names & self.plain(limit):
+            return frozenset()
+        if limit not in self.guard and not self.always(limit):
             return frozenset()
         if any(_THREAD in self.root_of(n) for n in names):
             return frozenset()
         self.guard = [c for c in self.guard if c != limit]
         return names
+
+    def always(self, limit: Constraint) -> bool:
+        """Whether the ranges of the names alone imply the limit."""
+        least = limit.expr
+        for name, factor in limit.expr.terms:
+            if not isinstance(name, str):
+                return False
+            if name not in self.symbols and factor < 0:
+                size = size_of(self.kernel, self.range_of(name))
+                if size is None:
+                    return False
+                least = least.substitute({name: size - 1})
+            elif name not in self.symbols:
+                least = least.substitute({name: 0})
+        return least.is_const and least.const >= 0
 
     def replace(self, names: frozenset[str], decode: Decode, number: Expr | None) -> frozenset[str]:
         """Drop the names; the digits beside them stay. The roots that they had."""
