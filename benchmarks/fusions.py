@@ -71,15 +71,15 @@ def cases() -> list[Comparison]:
         fd.add_output(fd.ops.gelu(fd.ops.linear(x, w, b)))
 
     return [
-        _compare("gelu(x + b) * x", act, [x, b], lambda x, b: F.gelu(x + b) * x, moved, "MB/s"),
-        _compare("softmax", softmax, [x], lambda x: torch.softmax(x, 1), moved, "MB/s"),
-        _compare("layer norm", norm, [x, b], lambda x, b: F.layer_norm(x, (n,), b), moved, "MB/s"),
-        _compare("transpose + 1", transpose, [x], lambda x: (x.T + 1).contiguous(), moved, "MB/s"),
-        _compare("sum of all, f32", total, [f], torch.sum, moved, "MB/s"),
-        _compare("row sums, f32", rows, [f], lambda x: x.sum(1), moved, "MB/s"),
-        _compare("column sums, f32", columns, [f], lambda x: x.sum(0), moved, "MB/s"),
+        _compare("gelu(x + b) * x", act, [x, b], lambda x, b: F.gelu(x + b) * x, moved, "TB/s"),
+        _compare("softmax", softmax, [x], lambda x: torch.softmax(x, 1), moved, "TB/s"),
+        _compare("layer norm", norm, [x, b], lambda x, b: F.layer_norm(x, (n,), b), moved, "TB/s"),
+        _compare("transpose + 1", transpose, [x], lambda x: (x.T + 1).contiguous(), moved, "TB/s"),
+        _compare("sum of all, f32", total, [f], torch.sum, moved, "TB/s"),
+        _compare("row sums, f32", rows, [f], lambda x: x.sum(1), moved, "TB/s"),
+        _compare("column sums, f32", columns, [f], lambda x: x.sum(0), moved, "TB/s"),
         _compare("gelu(linear)", linear, [x, w, b], lambda x, w, b: F.gelu(F.linear(x, w, b)),
-                 flops, "Mflop/s"),
+                 flops, "Tflop/s"),
     ]  # fmt: skip
 
 

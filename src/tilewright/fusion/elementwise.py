@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 
 from tilewright.base.diagnostics import DTypeError, UnsupportedError
-from tilewright.base.dtypes import DType, Kind, boolean, f64, i32
+from tilewright.base.dtypes import DType, Kind, boolean, i32
+from tilewright.fusion import functions
 from tilewright.fusion.emit import Emitter, Operand, Value, operand_type
+from tilewright.fusion.functions import select
 from tilewright.fusion.promotion import Number, promote, promote_float, working
 
 Expander = Callable[..., object]
@@ -64,10 +66,6 @@ def _rounding(name: str) -> Expander:
     return expand
 
 
-def select(e: Emitter, condition: Value, a: Value, b: Value) -> Value:
-    return e.map("select", condition, a, b)
-
-
 def is_nan(e: Emitter, x: Value) -> Value:
     return e.map("ne", x, x)
 
@@ -117,7 +115,7 @@ def floordiv(e: Emitter, a: Operand, b: Operand) -> Value:
 
 
 def _fmod(e: Emitter, x: Value, y: Value) -> Value:
-    return _signed(e, x, e.map("mod", e.map("abs", x), e.map("abs", y)))
+    return functions.signed(e, x, e.map("mod", e.map("abs", x), e.map("abs", y)))
 
 
 def trunc_div(e: Emitter, a: Operand, b: Operand) -> Value:
@@ -125,7 +123,7 @@ def trunc_div(e: Emitter, a: Operand, b: Operand) -> Value:
     dtype, (x, y) = meet(e, a, b)
     if not dtype.is_float:
         return e.map("div", x, y)
-    return e.cast(_trunc(e, e.map("div", e.wide(x), e.wide(y))), dtype)
+    return e.cast(functions.trunc(e, e.map("div", e.wide(x), e.wide(y))), dtype)
 
 
 def remainder(e: Emitter, a: Operand, b: Operand) -> Value:
@@ -160,127 +158,6 @@ def pow_(e: Emitter, a: Operand, b: Operand) -> Value:
     return e.expand(result, x.shape)
 
 
-def _trunc(e: Emitter, x: Value) -> Value:
-    below = e.map("lt", x, e.number(x, 0))
-    return select(e, below, e.map("ceil", x), e.map("floor", x))
-
-
-def _signed(e: Emitter, sign_of: Value, size: Value) -> Value:
-    negative = e.map("lt", sign_of, e.number(sign_of, 0))
-    return select(e, negative, e.map("neg", size), size)
-
-
-def _log1p(e: Emitter, x: Value) -> Value:
-    """Kahan's: the error of 1 + x cancels in x / ((1 + x) - 1)."""
-    one = e.number(x, 1)
-    u = e.map("add", x, one)
-    exact = e.map("mul", e.map("log", u), e.map("div", x, e.map("sub", u, one)))
-    infinite = e.map("eq", x, e.number(x, math.inf))
-    return select(e, e.map("eq", u, one), x, select(e, infinite, x, exact))
-
-
-def _expm1(e: Emitter, x: Value) -> Value:
-    """Kahan's: (exp(x) - 1) * x / log(exp(x))."""
-    one = e.number(x, 1)
-    u = e.map("exp", x)
-    less = e.map("sub", u, one)
-    exact = e.map("div", e.map("mul", less, x), e.map("log", u))
-    ends = e.map("or", e.map("eq", less, e.number(x, -1)), e.map("gt", u, e.number(x, 1e30)))
-    return select(e, e.map("eq", u, one), x, select(e, ends, less, exact))
-
-
-def _sinh(e: Emitter, x: Value) -> Value:
-    size = e.map("abs", x)
-    t = _expm1(e, size)
-    more = e.map("div", t, e.map("add", t, e.number(x, 1)))
-    small = e.map("mul", e.number(x, 0.5), e.map("add", t, more))
-    # Halved in the exponent, a result that just fits does not overflow on the way.
-    root = e.map("exp", e.map("mul", size, e.number(x, 0.5)))
-    large = e.map("mul", e.map("mul", e.number(x, 0.5), root), root)
-    return _signed(e, x, select(e, e.map("gt", size, e.number(x, 20)), large, small))
-
-
-def _cosh(e: Emitter, x: Value) -> Value:
-    root = e.map("exp", e.map("mul", e.map("abs", x), e.number(x, 0.5)))
-    half = e.map("mul", e.number(x, 0.5), root)
-    return e.map("add", e.map("mul", half, root),
-                 e.map("div", e.number(x, 0.5), e.map("mul", root, root)))  # fmt: skip
-
-
-def _asinh(e: Emitter, x: Value) -> Value:
-    one, size = e.number(x, 1), e.map("abs", x)
-    square = e.map("mul", size, size)
-    root = e.map("sqrt", e.map("add", square, one))
-    inner = e.map("add", size, e.map("div", square, e.map("add", one, root)))
-    large = e.map("add", e.map("log", size), e.number(x, math.log(2)))
-    is_large = e.map("gt", size, e.number(x, 1e8))
-    return _signed(e, x, select(e, is_large, large, _log1p(e, inner)))
-
-
-def _acosh(e: Emitter, x: Value) -> Value:
-    one = e.number(x, 1)
-    t = e.map("sub", x, one)
-    root = e.map("sqrt", e.map("mul", t, e.map("add", t, e.number(x, 2))))
-    large = e.map("add", e.map("log", x), e.number(x, math.log(2)))
-    small = _log1p(e, e.map("add", t, root))
-    return select(e, e.map("gt", x, e.number(x, 1e8)), large, small)
-
-
-def _atanh(e: Emitter, x: Value) -> Value:
-    one = e.number(x, 1)
-    t = e.map("div", e.map("mul", e.number(x, 2), x), e.map("sub", one, x))
-    return e.map("mul", e.number(x, 0.5), _log1p(e, t))
-
-
-def _atan(e: Emitter, x: Value) -> Value:
-    """Halve the angle until the series of few terms is exact, then double it back."""
-    one, size = e.number(x, 1), e.map("abs", x)
-    inverted = e.map("gt", size, one)
-    t = select(e, inverted, e.map("reciprocal", size), size)
-    halvings, terms = (3, 10) if x.dtype == f64 else (2, 7)
-    for _ in range(halvings):
-        root = e.map("sqrt", e.map("add", one, e.map("mul", t, t)))
-        t = e.map("div", t, e.map("add", one, root))
-    square = e.map("mul", t, t)
-    total = e.number(x, 0)
-    for k in reversed(range(terms)):
-        term = e.number(x, (-1) ** k / (2 * k + 1))
-        total = e.map("add", term, e.map("mul", square, total))
-    angle = e.map("mul", e.map("mul", t, total), e.number(x, 2**halvings))
-    turned = e.map("sub", e.number(x, math.pi / 2), angle)
-    return _signed(e, x, select(e, inverted, turned, angle))
-
-
-def _asin(e: Emitter, x: Value) -> Value:
-    """asin(x) = atan(x / sqrt((1 - x) * (1 + x)))."""
-    one = e.number(x, 1)
-    root = e.map("sqrt", e.map("mul", e.map("sub", one, x), e.map("add", one, x)))
-    return _atan(e, e.map("div", x, root))
-
-
-def _acos(e: Emitter, x: Value) -> Value:
-    """acos(x) = 2 * atan(sqrt((1 - x) / (1 + x)))."""
-    one = e.number(x, 1)
-    ratio = e.map("div", e.map("sub", one, x), e.map("add", one, x))
-    return e.map("mul", e.number(x, 2), _atan(e, e.map("sqrt", ratio)))
-
-
-def _sigmoid(e: Emitter, x: Value) -> Value:
-    return e.map("reciprocal", e.map("add", e.number(x, 1), e.map("exp", e.map("neg", x))))
-
-
-def _silu(e: Emitter, x: Value) -> Value:
-    return e.map("div", x, e.map("add", e.number(x, 1), e.map("exp", e.map("neg", x))))
-
-
-def _log10(e: Emitter, x: Value) -> Value:
-    return e.map("mul", e.map("log", x), e.number(x, 1 / math.log(10)))
-
-
-def _frac(e: Emitter, x: Value) -> Value:
-    return e.map("sub", x, _trunc(e, x))
-
-
 def gelu(e: Emitter, x: Operand, approximate: str = "none") -> Value:
     dtype = promote_float([operand_type(x)], e.span)
     v = e.operand(x, working(dtype))
@@ -297,7 +174,7 @@ def gelu(e: Emitter, x: Operand, approximate: str = "none") -> Value:
 def softplus(e: Emitter, x: Operand) -> Value:
     dtype = promote_float([operand_type(x)], e.span)
     v = e.operand(x, working(dtype))
-    small = _log1p(e, e.map("exp", v))
+    small = functions.log1p(e, e.map("exp", v))
     return e.cast(select(e, e.map("gt", v, e.number(v, 20)), v, small), dtype)
 
 
@@ -332,7 +209,7 @@ def relu(e: Emitter, x: Value) -> Value:
 
 
 def trunc(e: Emitter, x: Value) -> Value:
-    return _trunc(e, x) if x.dtype.is_float else x
+    return functions.trunc(e, x) if x.dtype.is_float else x
 
 
 def isnan(e: Emitter, x: Value) -> Value:
@@ -492,21 +369,21 @@ TABLE: Table = {
     "logical_not": logical_not,
     **{n: _row(n) for n in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sin", "cos",
                             "erf", "reciprocal")},
-    "expm1": _float_unary(_expm1),
-    "log1p": _float_unary(_log1p),
-    "log10": _float_unary(_log10),
+    "expm1": _float_unary(functions.expm1),
+    "log1p": _float_unary(functions.log1p),
+    "log10": _float_unary(functions.log10),
     "tan": _float_unary(lambda e, x: e.map("div", e.map("sin", x), e.map("cos", x))),
-    "sinh": _float_unary(_sinh),
-    "cosh": _float_unary(_cosh),
-    "asin": _float_unary(_asin),
-    "acos": _float_unary(_acos),
-    "atan": _float_unary(_atan),
-    "asinh": _float_unary(_asinh),
-    "acosh": _float_unary(_acosh),
-    "atanh": _float_unary(_atanh),
-    "sigmoid": _float_unary(_sigmoid),
-    "silu": _float_unary(_silu),
-    "frac": _float_unary(_frac),
+    "sinh": _float_unary(functions.sinh),
+    "cosh": _float_unary(functions.cosh),
+    "asin": _float_unary(functions.asin),
+    "acos": _float_unary(functions.acos),
+    "atan": _float_unary(functions.atan),
+    "asinh": _float_unary(functions.asinh),
+    "acosh": _float_unary(functions.acosh),
+    "atanh": _float_unary(functions.atanh),
+    "sigmoid": _float_unary(functions.sigmoid),
+    "silu": _float_unary(functions.silu),
+    "frac": _float_unary(functions.frac),
     "gelu": gelu,
     "softplus": softplus,
     "leaky_relu": leaky_relu,

@@ -92,9 +92,9 @@ class Scheduler:
         """Visit `factor` tiles of `name` for each of `over`."""
         self.calls.append(("swizzle", (name, over, factor)))
 
-    def persistent(self, blocks: int) -> None:
-        """Let so many blocks go through all tiles in turns."""
-        self.calls.append(("persistent", (blocks,)))
+    def persistent(self, blocks: int, cluster: int = 1) -> None:
+        """Let so many blocks, in clusters, go through all tiles in turns."""
+        self.calls.append(("persistent", (blocks, cluster)))
 
     def parallelize(self, name: str, place: str) -> None:
         """Give a counter its place."""
