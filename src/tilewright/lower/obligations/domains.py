@@ -249,9 +249,9 @@ class _Resolver:
     def replaceable(self, decode: Decode) -> frozenset[str]:
         """The names of the source, where the digits may stand for them: nothing else uses them.
 
-        Either the source is one counter with the range of the digits, or an opaque sum below
-        their size, by a guard or by the ranges of its counters; that such a sum is a bijection
-        is the decode's own obligation.
+        Either the source is one counter with the range of the digits, or a sum below their
+        size, by a guard or by the ranges of its counters, that takes each value once: the sum
+        writes a number, or is opaque, and then the decode's own obligation says so.
         """
         names = decode.source.variables() - self.symbols
         others = [d for _, d in self.frame.decodes if d is not decode]
@@ -264,7 +264,10 @@ class _Resolver:
             known = products(self.kernel)
             if merge_fault(self.range_of(str(decode.source)), extents, known) is None:
                 return names
-        size = size_of(self.kernel, extents) if opaque(self.frame, decode) else None
+        once = opaque(self.frame, decode)
+        if self.symbols and not once:  # without symbols the counters give better witnesses
+            once = self.writes_number(decode.source)
+        size = size_of(self.kernel, extents) if once else None
         limit = None if size is None else less(decode.source, size)
         if limit is None or names & self.plain(limit):
             return frozenset()
@@ -274,6 +277,16 @@ class _Resolver:
             return frozenset()
         self.guard = [c for c in self.guard if c != limit]
         return names
+
+    def writes_number(self, source: Expr) -> bool:
+        """Whether the counters of the source are the digits of the number that it is."""
+        digits: list[tuple[str, int | Expr]] = []
+        for name, _ in sorted(source.terms, key=lambda term: -term[1]):
+            extent = size_of(self.kernel, self.range_of(name)) if isinstance(name, str) else None
+            if extent is None:
+                return False
+            digits.append((str(name), extent))
+        return radix(digits) == source
 
     def always(self, limit: Constraint) -> bool:
         """Whether the ranges of the names alone imply the limit."""
