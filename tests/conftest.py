@@ -27,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files instead of comparing with them",
     )
+    parser.addoption(
+        "--exhaustive", action="store_true", help="run the tests that take hours as well"
+    )
 
 
 @cache
@@ -43,8 +46,10 @@ def missing_gpu() -> str:
     return "" if count.value else "no CUDA device on this machine"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("exhaustive") and not config.getoption("--exhaustive"):
+            item.add_marker(pytest.mark.skip(reason="takes hours; --exhaustive runs it"))
         if item.get_closest_marker("gpu") and missing_gpu():
             item.add_marker(pytest.mark.skip(reason=missing_gpu()))
 

@@ -76,16 +76,29 @@ class Schedule:
         made = self.split(name, factor, outer, inner)
         return made.reorder(outer, over, inner)
 
-    def persistent(self, blocks: int) -> Schedule:
-        """Merge all counters of tiles, and let `blocks` blocks go through them in turns."""
+    def persistent(self, blocks: int, cluster: int = 1) -> Schedule:
+        """Merge all counters of tiles, and let `blocks` blocks go through them in turns.
+
+        `cluster` of the blocks, a divisor of their number, run together.
+        """
         made = self
         tiles = [c for c in self.counters if self._on_grid(c)]
         whole = tiles[0]
         for counter in tiles[1:]:
             made = made.merge(whole, counter)
             whole = f"{whole}*{counter}"
-        made = made.split(whole, blocks, "turn", "rank")
-        return made.parallelize("turn", "serial").parallelize("rank", "block")
+        made = made.split(whole, blocks, "turn", "rank").parallelize("turn", "serial")
+        if cluster == 1:
+            return made.parallelize("rank", "block")
+        if blocks % cluster:
+            raise ConstraintError(
+                f"{blocks} blocks do not make clusters of {cluster}",
+                span=here(),
+                expected=f"a multiple of {cluster} blocks",
+                mend=f"use {-(-blocks // cluster) * cluster} blocks",
+            )
+        made = made.split("rank", cluster, "pack", "peer").parallelize("pack", "block")
+        return made.parallelize("peer", "cluster")
 
     def parallelize(self, name: str, place: str) -> Schedule:
         """Give a counter its place.
