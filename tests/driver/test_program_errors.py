@@ -293,3 +293,21 @@ def test_one_block_may_reduce_the_axis_that_it_has_whole() -> None:
         "each of 50 terms is counted once"
         in row_sum.compile("sm_90a", {M: 8, N: 50}).proof_report()
     )
+
+
+def test_warps_share_rows_that_blocks_have_one_at_a_time() -> None:
+    @tw.kernel([tw.WorkgroupConstraint(M, 1, 0), tw.HardwareConstraint(waves_per_block=(4, 1, 1))])
+    def row_sum(x: Tile, y: Row):
+        tw.write(tw.sum(tw.read(x), dim=N), y)
+
+    compiled = row_sum.compile("sm_90a", {M: 5, N: 1000})
+    assert "block: 4 warps of 32 lanes" in compiled.explain()
+    assert "the partial results of all warps combined, each once" in compiled.proof_report()
+
+
+def test_three_warps_have_equal_shares() -> None:
+    @tw.kernel([tw.WorkgroupConstraint(M, 96, 0), tw.WaveConstraint(M, 32)])
+    def copy(x: Row, y: Row):
+        tw.write(tw.read(x), y)
+
+    assert "warp:3->32M" in copy.compile("gfx942", {M: 500}).explain()

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tilewright.base.diagnostics import ResourceError
 from tilewright.base.spaces import Space
+from tilewright.base.spans import Span
 from tilewright.codegen import emit
 from tilewright.driver.assumptions import check_layouts, check_sizes
 from tilewright.driver.overlaps import refuse_known_overlap
@@ -14,6 +16,7 @@ from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.passes import simplify
+from tilewright.kernel.pressure import register_estimate, words
 from tilewright.kernel.text import print_kernel
 from tilewright.kernel.verify import check
 from tilewright.lang.constraints import bind
@@ -116,12 +119,27 @@ def compile_graph(
     )
     for tensor in lowered.tensors:
         refuse_known_overlap(tensor)
+    refuse_register_overflow(lowered, target, graph.span)
     check(lowered, target)
     kernel = rewrites.kernel(simplify(lowered))
     check(kernel, target)
     obligations = verify(kernel, target)
     raise_first_refuted(obligations)
     return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
+
+
+def refuse_register_overflow(kernel: Kernel, target: Target, span: Span | None) -> None:
+    """ResourceError where the fragments that are in use at once need more registers than exist."""
+    needed = register_estimate(kernel)
+    if needed > target.registers_per_thread:
+        largest = sorted(kernel.registers, key=words, reverse=True)[:3]
+        raise ResourceError(
+            f"{kernel.name} keeps {needed} registers of a thread in use at once",
+            span=span,
+            expected=f"at most {target.registers_per_thread} on {target.name}",
+            notes=tuple(f"{f.name}: {words(f)} registers, holds {f.holds}" for f in largest),
+            mend="use smaller tiles or more warps",
+        )
 
 
 def _unscheduled(graph: Graph) -> Schedule:

@@ -138,7 +138,8 @@ def _check_warp_size(hardware: Hardware, target: Target) -> None:
     asked = hardware.threads_per_wave
     if asked is not None and asked != target.warp_size:
         raise ConstraintError(
-            f"threads_per_wave is {asked}, but a warp of {target.name} has {target.warp_size} lanes",
+            f"threads_per_wave is {asked}, but a warp of {target.name} has {target.warp_size} "
+            "lanes",
             span=hardware.span,
             expected=f"threads_per_wave={target.warp_size}, or none",
             mend="leave threads_per_wave out to take the target's",
@@ -198,6 +199,9 @@ def _warps_per_axis(
     asked = given.hardware.waves_per_block
     if asked is not None:
         warps = _match_waves(warps, asked, given)
+        _check_threads(prod(asked), target, given.hardware.span)
+        if not grains and not given.waves and _uneven(graph, warps, given):
+            return {}  # the warps spread over whatever there is
     elif not warps:
         warps = _default_warps(given, grains)
     given_at = given.hardware.span if asked else None
@@ -244,6 +248,12 @@ def _match_waves(warps: dict[str, int], asked: tuple[int, ...], given: _Given) -
     return result
 
 
+def _uneven(graph: Graph, warps: Mapping[str, int], given: _Given) -> bool:
+    """Whether the warps of some axis cannot have equal shares of its tile."""
+    tiles = {a: given.workgroups[a].tile or _const(graph.axes[a]) or 1 for a in warps}
+    return any(tiles[a] % count for a, count in warps.items())
+
+
 def _check_threads(warps: int, target: Target, span: Span | None) -> None:
     if warps * target.warp_size > target.max_threads:
         raise ConstraintError(
@@ -274,17 +284,20 @@ def _tiles(
 ) -> dict[str, tuple[int, str]]:
     """The tile of each axis and the reason for its size."""
     iterated = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.Iterate)}
-    terms = {c.k for c in contracts.values()}
-    free = ELEMENTS_PER_THREAD * target.warp_size * max(4, prod(warps.values()))
+    # Without a contraction the policy takes as many warps as the largest value needs.
+    count = prod(warps.values()) if contracts else max(4, prod(warps.values()))
+    free = ELEMENTS_PER_THREAD * target.warp_size * count
     tiles: dict[str, tuple[int, str]] = {}
     held = held_axes(graph) | given.workgroups.keys() | given.tilings.keys() | warps.keys()
     for axis in order:
         if axis not in held and axis not in grains:
             size = 1, "no value is held along it: reached by other coordinates"
         elif axis in grains:
-            size = _contraction_tile(axis, graph, given, contracts, grains, warps, target)
+            size = _contraction_tile(axis, graph, given, contracts, grains, warps)
         else:
-            size = _free_tile(axis, graph, given, axis in iterated, terms, contracts, free)
+            size = _free_tile(
+                axis, graph, given, axis in iterated, contracts, free, warps.get(axis, 1)
+            )
             free = max(1, free // size[0])
         tiles[axis] = size
     return tiles
@@ -297,7 +310,6 @@ def _contraction_tile(
     contracts: Mapping[int, ContractPlan],
     grains: Mapping[str, int],
     warps: Mapping[str, int],
-    target: Target,
 ) -> tuple[int, str]:
     grain = grains[axis] * warps.get(axis, 1)
     extent = _const(graph.axes[axis])
@@ -345,11 +357,12 @@ def _free_tile(
     graph: Graph,
     given: _Given,
     iterated: bool,
-    terms: set[str],
     contracts: Mapping[int, ContractPlan],
     free: int,
+    warps: int,
 ) -> tuple[int, str]:
-    """The tile of an axis that no atom touches: a power of two within the register budget."""
+    """The tile of an axis that no atom touches: for each of its warps a power of two, all within
+    the register budget."""
     extent = _const(graph.axes[axis])
     workgroup, tiling = given.workgroups.get(axis), given.tilings.get(axis)
     given_one = tiling or workgroup
@@ -360,10 +373,10 @@ def _free_tile(
         size, what = extent, "nobody placed it"
     else:
         what = f"{type(given_one).__name__}Constraint of {size}"
-    budget = max(1, 1 << (free.bit_length() - 1))
-    if size is None or _power_of_two(size) > budget:
-        return budget, f"{what}: a serial loop over steps of {budget}"
-    return _power_of_two(size), what + (": its whole extent" if given_one is None else "")
+    budget = 1 << (max(1, free // warps).bit_length() - 1)
+    if size is None or (share := _power_of_two(-(-size // warps))) > budget:
+        return budget * warps, f"{what}: a serial loop over steps of {budget * warps}"
+    return share * warps, what + (": its whole extent" if given_one is None else "")
 
 
 def _warps_for(graph: Graph, tiles: Mapping[str, tuple[int, str]], target: Target) -> int:
