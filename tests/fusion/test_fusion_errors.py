@@ -78,13 +78,24 @@ FAULTS = {
         lambda fd: fd.ops.add(fd.define_tensor([3], dtype=DataType.Float8_e4m3fn),
                               fd.define_tensor([3])), DTypeError, "have no common element type",
     ),
-    "gather": (
-        lambda fd: fd.ops.gather(_pair(fd)[0], 0, _pair(fd)[1]), UnsupportedError,
-        "`gather` cannot be compiled yet",
+    "scatter": (
+        lambda fd: fd.ops.scatter(_pair(fd)[0], 0), UnsupportedError,
+        "`scatter` cannot be compiled yet",
     ),
-    "cumsum": (
-        lambda fd: fd.ops.cumsum(_pair(fd)[0], 0), UnsupportedError,
-        "`cumsum` cannot be compiled yet",
+    "index of floats": (
+        lambda fd: fd.ops.index_select(*_pair(fd)[:1], 0, fd.define_tensor([3])), DTypeError,
+        "an index of f32",
+    ),
+    "index of matrices": (
+        lambda fd: fd.ops.index_select(_pair(fd)[0], 0, _pair(fd, dtype=DataType.Int)[0]),
+        ShapeError, "an index of 2 dimensions",
+    ),
+    "gather of other ranks": (
+        lambda fd: fd.ops.gather(_pair(fd)[0], 0, fd.define_tensor([3], dtype=DataType.Int)),
+        ShapeError, "is gathered from with an index i64[3]",
+    ),
+    "select of no place": (
+        lambda fd: fd.ops.select(_pair(fd)[0], 0, 3), ShapeError, "has no place 3",
     ),
     "unknown": (
         lambda fd: fd.ops.frobnicate(1), TraceError, "there is no operation `frobnicate`",

@@ -211,7 +211,7 @@ def _lowered(
     aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
     strides = {b.name: b.strides for b in fused.bindings}
     for relief in range(MOST_RELIEF + 1):
-        automatic = choose_constraints(fused.graph, target, fused.coordinates, relief)
+        automatic = choose_constraints(fused.graph, target, relief)
         plan = make_plan(fused.graph, automatic.constraints, target)
         try:
             lowered = lower(fused.graph, plan, target, strides, aligned)

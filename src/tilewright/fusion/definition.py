@@ -9,10 +9,15 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from tilewright.base import dtypes
-from tilewright.base.diagnostics import CallError, DTypeError, ShapeError, TraceError
+from tilewright.base.diagnostics import (
+    CallError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+)
 from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span, here
-from tilewright.fusion.movement import DATA_DEPENDENT, refuse_data_dependent
 from tilewright.fusion.ops import Program, TensorType
 from tilewright.fusion.promotion import Number
 from tilewright.fusion.records import (
@@ -30,6 +35,9 @@ from tilewright.fusion.records import (
 )  # fmt: skip
 from tilewright.fusion.sched import Scheduler
 from tilewright.poly.expr import Expr
+
+# Writes at data, and orders that data decide.
+UNSUPPORTED = frozenset(("scatter", "index_put", "argsort", "sort", "topk"))
 
 
 class DataType:
@@ -170,8 +178,13 @@ class Operations:
         self._definition = definition
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name in DATA_DEPENDENT:
-            refuse_data_dependent(f"`{name}`", here())
+        if name in UNSUPPORTED:
+            raise UnsupportedError(
+                f"`{name}` cannot be compiled yet",
+                span=here(),
+                expected="operations that read where a coordinate or an index tells",
+                mend="compute it outside the fusion and pass the result as an input",
+            )
         if name not in OPERATIONS:
             raise TraceError(
                 f"there is no operation `{name}`",

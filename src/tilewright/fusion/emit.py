@@ -246,6 +246,26 @@ class Emitter:
             )
         )  # fmt: skip
 
+    def gather(
+        self, value: Value, index: Value, dim: int, dims: Sequence[int | None],
+        shape: Sequence[int],
+    ) -> Value:  # fmt: skip
+        """Elements of `value` where `index` leads along `dim`; see `ops.Gather`."""
+        if index.dtype.kind is not Kind.INT:
+            raise DTypeError(
+                f"an index of {index.dtype.name}",
+                span=self.span,
+                expected="an integer type",
+                mend="cast the index",
+            )
+        made = TensorType(tuple(shape), value.dtype)
+        return self.add(
+            ops.Gather(
+                type=made, span=self.span, value=value.id, index=index.id, dim=dim,
+                dims=tuple(dims),
+            )
+        )  # fmt: skip
+
     # ------------------------------------------------------------ arithmetic, for compositions
 
     def number(self, like: Value, value: Number) -> Value:
@@ -283,6 +303,6 @@ _FIELDS: Mapping[type[Node], tuple[str, ...]] = {
     kind: tuple(f for f in kind.__dataclass_fields__ if f != "span")
     for kind in (
         ops.Input, ops.ScalarInput, ops.Constant, ops.Iota, ops.Map, ops.Convert, ops.View,
-        ops.Reshape, ops.Move, ops.Reduce, ops.Contract,
+        ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Gather,
     )
 }  # fmt: skip

@@ -66,7 +66,7 @@ def _told_apart(program: Program, segment: Segment) -> tuple[set[Element], list[
         node = program.nodes[number]
         axes = segment.axes[number]
         sums.append(real(axes[node.type.rank :]))
-        if isinstance(node, ops.Move | ops.Reshape):
+        if ops.moves(node):
             fixed |= real(axes)
     for instance in segment.reads.values():
         if not isinstance(instance.source, Access):

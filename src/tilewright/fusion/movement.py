@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilewright.base.diagnostics import ShapeError, UnsupportedError
+from tilewright.base.diagnostics import ShapeError
 from tilewright.base.dtypes import DType, f32, i64
-from tilewright.base.spans import Span
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Table, cast
 from tilewright.fusion.emit import Emitter, Operand, Value, operand_type
@@ -139,20 +138,6 @@ def narrow(e: Emitter, x: Value, dim: int, start: int, length: int) -> Value:
     return slice_(e, x, starts, ends)
 
 
-def select(e: Emitter, x: Value, dim: int, index: Operand) -> Value:
-    """The elements at one place of a dimension, which the result lacks."""
-    if isinstance(index, Value):
-        refuse_data_dependent("`select` with an index that is a value", e.span)
-    dim = shapes.dimension(dim, x.rank, e.span)
-    size = x.shape[dim]
-    place = int(index)
-    if size >= 0 and not -size <= place < size:
-        _refuse(e, f"dimension {dim} has no place {place}", f"{-size} to {size - 1}",
-                "check the index")  # fmt: skip
-    part = narrow(e, x, dim, place + size if place < 0 else place, 1)
-    return squeeze(e, e.view(part, range(x.rank), _with(part.shape, dim, 1)), [dim])
-
-
 def _with(shape: Sequence[int], dim: int, size: int) -> list[int]:
     return [size if d == dim else n for d, n in enumerate(shape)]
 
@@ -273,22 +258,6 @@ def arange(e: Emitter, end: int, dtype: DType = i64) -> Value:
     return iota(e, end, dtype=dtype)
 
 
-def refuse_data_dependent(what: str, span: Span | None) -> NoReturn:
-    raise UnsupportedError(
-        f"{what} cannot be compiled yet",
-        span=span,
-        expected="reads whose coordinates follow from the result's",
-        mend="compute it outside the fusion and pass the result as an input",
-    )
-
-
-# Their coordinates depend on data, or on a running sum: no read of the kernel IR does that yet.
-DATA_DEPENDENT = frozenset(
-    ("index_select", "gather", "take_along_axis", "scatter", "embedding", "cumsum", "cumprod",
-     "argsort", "sort", "topk")
-)  # fmt: skip
-
-
 TABLE: Table = {
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,
@@ -301,7 +270,6 @@ TABLE: Table = {
     "unsqueeze": unsqueeze,
     "slice": slice_,
     "narrow": narrow,
-    "select": select,
     "pad": pad,
     "cat": cat,
     "stack": stack,

@@ -144,6 +144,21 @@ class Contract(Node):
     labels: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather(Node):
+    """Elements of a value where an integer `index` leads along its dimension `dim`.
+
+    `dims` gives for each dimension of the value the result's that it goes along, None for `dim`.
+    The last dimensions of the index meet the result's, as in a Map. Where an index is not in
+    [0, size of `dim`) the element is zero.
+    """
+
+    value: int
+    index: int
+    dim: int
+    dims: tuple[int | None, ...]
+
+
 LEAVES = (Input, ScalarInput, Constant, Iota)
 
 
@@ -156,8 +171,15 @@ def operands(node: Node) -> tuple[int, ...]:
             return (node.value,)
         case Contract():
             return (node.lhs, node.rhs)
+        case Gather():
+            return (node.value, node.index)
         case _:
             return ()
+
+
+def moves(node: Node) -> bool:
+    """Whether the first operand is evaluated at other coordinates than the result's."""
+    return isinstance(node, Move | Reshape | Gather)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span
-from tilewright.fusion import elementwise, movement, reductions
+from tilewright.fusion import elementwise, indexing, movement, reductions
 from tilewright.fusion.emit import Emitter, Value
 from tilewright.fusion.ops import Program
 from tilewright.fusion.promotion import Number
 from tilewright.poly.expr import Expr
 
 OPERATIONS: Mapping[str, Callable[..., object]] = {
-    **elementwise.TABLE, **movement.TABLE, **reductions.TABLE,
+    **elementwise.TABLE, **movement.TABLE, **reductions.TABLE, **indexing.TABLE,
 }  # fmt: skip
 
 

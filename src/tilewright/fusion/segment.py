@@ -123,15 +123,20 @@ class _Segmenter:
                 for operand in ops.operands(node):
                     self._materialise(operand)
                 self._begin(number, node)
+            case ops.Gather():
+                if self._inlined(node.value) > INLINED:
+                    self._materialise(node.value)
+                self._fix_reads(number, node)
+                self._place_joined(number, node)
             case _:
                 self._place_joined(number, node)
 
     def _place_joined(self, number: int, node: Node) -> None:
-        direct = [o for o in ops.operands(node) if o in self.groups]
+        direct = [o for o in ops.operands(node)[ops.moves(node) :] if o in self.groups]
         if isinstance(node, ops.View) and not direct and self._alias(number, node):
             return
         self.inline[number] = 1 + sum(self._inlined(o) for o in ops.operands(node))
-        if isinstance(node, ops.Reduce):
+        if isinstance(node, ops.Reduce | ops.Gather):
             self.inline[number] = INLINED + 1
         groups = {id(g): g for o in direct for g in (self._group(o),)}
         level = max([self._ready(node), *(g.level for g in groups.values())])
@@ -153,9 +158,12 @@ class _Segmenter:
             if self._alias(number, node):
                 return
         self.inline[number] = 1 + self._inlined(node.value)
-        # What has no buffer by now is computed again, even if it gets one later.
-        self.read_again[number] = frozenset(o for o in self._leaves(node) if o in self.accesses)
+        self._fix_reads(number, node)
         self._begin(number, node)
+
+    def _fix_reads(self, number: int, node: Node) -> None:
+        """What has no buffer by now is computed again for a move, even if it gets one later."""
+        self.read_again[number] = frozenset(o for o in self._behind(node) if o in self.accesses)
 
     def _inlined(self, operand: int) -> int:
         if operand in self.accesses:
@@ -185,8 +193,10 @@ class _Segmenter:
 
         Operands that kernels compute do not count, unless they were written for others.
         """
-        leaves = (o for o in self._leaves(node) if o in self.accesses and o not in self.groups)
-        return max((self.levels[self.accesses[o].buffer] for o in leaves), default=0)
+        beside = ops.operands(node)[ops.moves(node) :]
+        leaves = [*self._behind(node), *(o for o in beside if o not in self.groups)]
+        found = (self.accesses[o] for o in leaves if o in self.accesses)
+        return max((self.levels[access.buffer] for access in found), default=0)
 
     def _after(self, node: Node) -> int:
         """The first level at which the node can begin a kernel: all it reads is written."""
@@ -195,11 +205,13 @@ class _Segmenter:
 
     def _leaves(self, node: Node) -> Iterator[int]:
         """The operands; for a move, the buffers behind what is computed again for it."""
-        for operand in ops.operands(node):
-            if isinstance(node, ops.Move | ops.Reshape) and operand not in self.accesses:
-                yield from self._leaves_of_tree(operand)
-            else:
-                yield operand
+        yield from self._behind(node)
+        yield from ops.operands(node)[ops.moves(node) :]
+
+    def _behind(self, node: Node) -> Iterator[int]:
+        """The buffers behind the operand that a move reads at other coordinates."""
+        if ops.moves(node):
+            yield from self._leaves_of_tree(ops.operands(node)[0])
 
     def _leaves_of_tree(self, number: int) -> Iterator[int]:
         if number in self.accesses:
@@ -335,9 +347,9 @@ class _Segmenter:
         found: dict[int, Instance],
     ) -> bool:  # fmt: skip
         """Join the node's axes with its operands'."""
-        if isinstance(node, ops.Move | ops.Reshape):
-            return True  # its operand is evaluated at coordinates of its own
         for position, operand in enumerate(ops.operands(node)):
+            if position == 0 and ops.moves(node):
+                continue  # evaluated at coordinates of its own
             source: Access | int | None = self.accesses.get(operand)
             if isinstance(self.nodes[operand], ops.Iota):
                 source = operand
@@ -415,10 +427,10 @@ class _Segmenter:
             if number in found or number in self.accesses:
                 found.add(number)
                 node = self.nodes[number]
-                if not isinstance(node, ops.Move | ops.Reshape):
-                    inside = (o for p, o in enumerate(ops.operands(node))
-                              if (number, p) not in self.reads)  # fmt: skip
-                    found |= {o for o in inside if o in self.groups}
+                first = ops.moves(node)
+                beside = enumerate(ops.operands(node)[first:], first)
+                found |= {o for p, o in beside if (number, p) not in self.reads
+                          and o in self.groups}  # fmt: skip
         return tuple(sorted(found))
 
 
@@ -436,7 +448,7 @@ def _kinds_fit(node: Node, groups: list[_Group]) -> bool:
     if isinstance(node, ops.Contract):
         return not any(g.nodes for g in groups)
     if contracts:
-        plain = not isinstance(node, ops.Reduce | ops.Move | ops.Reshape)
+        plain = not (ops.moves(node) or isinstance(node, ops.Reduce))
         return plain and contracts == 1 and not any(g.reduced for g in groups if g.contract is None)
     return True
 

@@ -43,6 +43,8 @@ def renumbered(node: Node, numbers: list[int]) -> Node:
             return replace(node, args=tuple(numbers[a] for a in node.args))
         case ops.Convert() | ops.View() | ops.Reshape() | ops.Move() | ops.Reduce():
             return replace(node, value=numbers[node.value])
+        case ops.Gather():
+            return replace(node, value=numbers[node.value], index=numbers[node.index])
         case ops.Contract():
             return replace(node, lhs=numbers[node.lhs], rhs=numbers[node.rhs])
         case _:

@@ -38,12 +38,11 @@ class Binding:
 
 @dataclass(frozen=True)
 class Fused:
-    """A tile graph, what its arguments are, and which axes only coordinates go along."""
+    """A tile graph, what its arguments are, and where its axes come from."""
 
     graph: Graph
     bindings: tuple[Binding, ...]
     scalars: Mapping[str, int]  # name to position of the argument
-    coordinates: frozenset[str]
     axes: Mapping[tuple[int, int], str]  # of the dimensions of what is written, size 1 left out
 
 
@@ -75,7 +74,7 @@ class _Translator:
     scalars: dict[str, int] = field(default_factory=dict[str, int])
     names: dict[Element, str] = field(default_factory=dict[Element, str])
     again: frozenset[int] = frozenset()  # what the move at hand reads from memory
-    coordinates: set[str] = field(default_factory=set[str])
+    fresh: int = 0  # axes that only coordinates go along
     count: int = 0
 
     def run(self) -> Fused:
@@ -98,8 +97,7 @@ class _Translator:
             for dim, element in enumerate(self.segment.axes[number])
             if element in self.names and dim < self.program.nodes[number].type.rank
         }
-        return Fused(graph, tuple(self.bindings.values()), self.scalars,
-                     frozenset(self.coordinates), axes)  # fmt: skip
+        return Fused(graph, tuple(self.bindings.values()), self.scalars, axes)
 
     def _scalar_node(self, position: int) -> int:
         return next(
@@ -132,8 +130,8 @@ class _Translator:
         return tuple(self.names[e] for e in elements if e is not None and e in self.names)
 
     def _fresh_axis(self, size: int) -> str:
-        axis = f"X{len(self.coordinates)}"
-        self.coordinates.add(axis)
+        axis = f"X{self.fresh}"
+        self.fresh += 1
         self.extents[axis] = Expr.of(size)
         return axis
 
@@ -285,6 +283,9 @@ class _Translator:
                         for e in self.segment.axes[number]]  # fmt: skip
                 self.again = self.segment.again[number]
                 return self._moved(number, axes)
+            case ops.Gather():
+                self.again = self.segment.again[number]
+                return self._gather(number, node)
             case ops.Reduce():
                 return self._reduce(number, node)
             case ops.Contract():
@@ -461,6 +462,25 @@ class _Translator:
                 coordinates=tuple(where[a] for a in kept), fill=node.fill,
             )
         )  # fmt: skip
+
+    def _gather(self, number: int, node: ops.Gather) -> int:
+        """The source along the result's axes, but for the one whose coordinate is data."""
+        names = [self.names.get(e) if e is not None else None for e in self.segment.axes[number]]
+        shape = self.program.nodes[node.value].type.shape
+        gathered = self._fresh_axis(shape[node.dim])
+        theirs = [gathered if d is None else names[d] if n != 1 else None
+                  for d, n in zip(node.dims, shape, strict=True)]  # fmt: skip
+        value = self._at(node.value, theirs, node.span)
+        if gathered not in self.types[value].axes:
+            value = self._view(value, (*self.types[value].axes, gathered), node.span)
+        index = self._operand(number, 1)
+        own = {*self.types[value].axes, *self.types[index].axes} - {gathered}
+        made = Type(tuple(a for a in names if a in own), node.type.dtype)
+        return self._add(
+            graph_ops.Gather(
+                id=self._id(), type=made, span=node.span, value=value, axis=gathered, index=index
+            )
+        )
 
     def _reshape(self, node: ops.Reshape, axes: Sequence[str | None]) -> int:
         source = self.program.nodes[node.value].type.shape

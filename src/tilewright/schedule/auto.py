@@ -14,6 +14,7 @@ from math import prod
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.held import held_axes
 from tilewright.schedule.policy import contiguous_axis
 from tilewright.target.model import Target
 
@@ -38,20 +39,13 @@ class Automatic:
     reasons: tuple[str, ...]
 
 
-def choose_constraints(
-    graph: Graph,
-    target: Target,
-    coordinates: AbstractSet[str] = frozenset(),
-    relief: int = 0,
-) -> Automatic:
+def choose_constraints(graph: Graph, target: Target, relief: int = 0) -> Automatic:
     """Constraints for a graph of known sizes.
 
-    `coordinates` are axes that only reads at other coordinates go along: no loop runs on them.
     With each step of `relief`, up to `MOST_RELIEF`, a thread holds about half as much.
     """
-    along = [Tiling(a, 1) for a in sorted(coordinates)]
-    axes = [a for a in graph.axes if a not in coordinates]
-    sizes = {a: graph.axes[a].const for a in axes}
+    held = held_axes(graph)  # no loop runs along others: reads go there by coordinates
+    sizes = {a: n.const for a, n in graph.axes.items() if a in held}
     contracts = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
     reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp)}
     if contracts:
@@ -61,7 +55,7 @@ def choose_constraints(
     else:
         found = _pointwise(graph, sizes, relief)
     why = (f"a thread's share is halved {relief} times: registers",) if relief else ()
-    return Automatic((*along, *found.constraints), (*found.reasons, *why))
+    return Automatic(found.constraints, (*found.reasons, *why))
 
 
 # ---------------------------------------------------------------- contractions
