@@ -104,7 +104,7 @@ def test_random_graphs(seed) -> None:
     """Whatever is combined with whatever: the cut computes what torch does."""
     rng = np.random.default_rng(seed)
     inputs = [torch.rand((6, 6), dtype=torch.float64) + 0.5 for _ in range(3)]
-    plan = [(int(rng.integers(9)), rng.random(2)) for _ in range(14)]
+    plan = [(int(rng.integers(len(STEPS))), rng.random(2)) for _ in range(14)]
 
     def run(values, o) -> list:
         values = list(values)
@@ -153,8 +153,15 @@ class _Torch:
     def softmax(self, x, dim):
         return torch.softmax(x, dim)
 
+    def cast(self, x, dtype):
+        return x.long()
+
+    def gather(self, x, dim, index):
+        return x.gather(dim, index)
+
 
 STEPS = [
+    lambda o, a, b: o.gather(a, 1, o.cast(o.mul(o.mul(o.tanh(b), o.tanh(b)), 5.5), DataType.Int)),
     lambda o, a, b: o.add(a, b),
     lambda o, a, b: o.tanh(o.mul(a, b)),
     lambda o, a, b: o.maximum(a, o.permute(b, [1, 0])),

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.base.diagnostics import CallError, DTypeError, ShapeError
-from tilewright.base.dtypes import DType
-from tilewright.codegen.sim import simulate
-from tilewright.driver.fused import CompiledFusion, FusedKernel, Scheduled, compile_fusion
+from tilewright.driver.fused import CompiledFusion, Scheduled, compile_fusion
+from tilewright.driver.fused_run import FusedRunner, Inputs
 from tilewright.driver.launch import device_target
 from tilewright.fusion import ops
 from tilewright.fusion.access import dense
 from tilewright.fusion.definition import Definition, Tensor
-from tilewright.fusion.records import OutputRecord, TensorRecord
-from tilewright.fusion.to_graph import Binding
-from tilewright.runtime.arguments import CPU, DTYPE_NAMES, Device, TensorView, numpy_dtype, view
-from tilewright.runtime.cache import default_cache
-from tilewright.runtime.cuda_driver import Module, current_stream, load_module, use_device
-from tilewright.runtime.launch import BoundLaunch, bind_launch
-from tilewright.runtime.toolchain import compile_source
+from tilewright.fusion.records import TensorRecord
+from tilewright.runtime.arguments import CPU, Device, TensorView, view
 from tilewright.target import ALL_TARGETS, target_named
 from tilewright.target.model import Target
-
-_SPELLINGS = {dtype: name for name, dtype in DTYPE_NAMES.items()}
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The arguments of one execution: tensors seen alike, scalars, the device, an example."""
-
-    tensors: Mapping[int, TensorView]
-    scalars: Mapping[int, float | int | bool]
-    originals: Sequence[Any]
-    device: Device
-
-    @property
-    def key(self) -> object:
-        views = ((p, v.shape, v.strides, min(16, v.alignment)) for p, v in self.tensors.items())
-        return self.device, tuple(views)
-
-    @property
-    def example(self) -> object:
-        """A tensor to make others like; None where there is none."""
-        return next((self.originals[p] for p in self.tensors), None)
 
 
 class FusionDefinition(Definition):
@@ -64,7 +34,7 @@ class FusionDefinition(Definition):
     or from a function that takes the definition: ``FusionDefinition(build)``.
     """
 
-    _compiled: dict[object, tuple[CompiledFusion, _Runner]]
+    _compiled: dict[object, FusedRunner]
 
     def execute(self, inputs: Sequence[Any], *, target: str | None = None) -> list[Any]:
         """Run on the inputs' device; NumPy arrays and CPU tensors run on a simulator.
@@ -73,12 +43,11 @@ class FusionDefinition(Definition):
         are aliased to an input are written there instead. `target` names the simulated target.
         """
         given = self._look_at(inputs)
-        compiled, runner = self._compile(given, target)
-        return runner.run(compiled, given, self.results(), self._aliased())
+        return self._compile(given, target).run(given)
 
     def compile(self, inputs: Sequence[Any], *, target: str | None = None) -> CompiledFusion:
         """The kernels for inputs such as these, without running them."""
-        return self._compile(self._look_at(inputs), target)[0]
+        return self._compile(self._look_at(inputs), target).compiled
 
     def from_tensor(self, tensor: Any) -> Tensor:
         """Define an input with the sizes open, and the element type and order, of a tensor.
@@ -95,13 +64,9 @@ class FusionDefinition(Definition):
 
     from_pytorch = from_tensor
 
-    def _aliased(self) -> dict[int, int]:
-        """The position of each input tensor, by its number."""
-        return {r.result: r.position for r in self.records if isinstance(r, TensorRecord)}
-
     # ------------------------------------------------------------ compilation
 
-    def _compile(self, given: _Inputs, target: str | None) -> tuple[CompiledFusion, _Runner]:
+    def _compile(self, given: Inputs, target: str | None) -> FusedRunner:
         chosen = self._target(given.device, target)
         key = (chosen.name, given.key)
         cache = self.__dict__.setdefault("_compiled", {})
@@ -119,7 +84,8 @@ class FusionDefinition(Definition):
                 {p: min(16, v.alignment) for p, v in given.tensors.items()}, orders,
                 self._scheduled(program),
             )  # fmt: skip
-            found = cache[key] = (compiled, _Runner(chosen))
+            positions = {r.result: r.position for r in self.records if isinstance(r, TensorRecord)}
+            found = cache[key] = FusedRunner(compiled, self.results(), positions)
         return found
 
     def _scheduled(self, program: ops.Program) -> Scheduled | None:
@@ -143,7 +109,7 @@ class FusionDefinition(Definition):
         named = named or os.environ.get("TILEWRIGHT_TARGET")
         return target_named(named) if named else ALL_TARGETS[0]
 
-    def _look_at(self, inputs: Sequence[Any]) -> _Inputs:
+    def _look_at(self, inputs: Sequence[Any]) -> Inputs:
         """Check the inputs against the definition."""
         records = self.inputs()
         if len(inputs) != len(records):
@@ -169,7 +135,7 @@ class FusionDefinition(Definition):
                 expected="all tensors on one device",
                 mend="move them to one device",
             )
-        return _Inputs(tensors, scalars, inputs, next(iter(devices), CPU))
+        return Inputs(tensors, scalars, inputs, next(iter(devices), CPU))
 
 
 def _checked(record: TensorRecord, found: TensorView) -> TensorView:
@@ -202,116 +168,3 @@ def _stride_order(seen: TensorView) -> list[int] | None:
     ranked = sorted(range(rank), key=lambda d: (seen.strides[d], -d))
     order = [ranked.index(d) for d in range(rank)]
     return None if order == list(range(rank - 1, -1, -1)) else order
-
-
-class _Runner:
-    """Runs compiled fusions: holds loaded modules, and allocates what they write."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._modules: dict[tuple[int, int], Module] = {}
-        self._launches: dict[object, BoundLaunch] = {}
-
-    def run(
-        self, compiled: CompiledFusion, given: _Inputs, results: Sequence[OutputRecord],
-        positions: Mapping[int, int],
-    ) -> list[Any]:  # fmt: skip
-        """Start the kernels in order; the results that are returned."""
-        nodes = compiled.program.nodes
-        views: dict[int, TensorView] = {}
-        made: dict[int, Any] = {}
-        orders = {n: r.stride_order for n, r in zip(compiled.program.outputs, results, strict=True)}
-        for number, node in enumerate(nodes):
-            if isinstance(node, ops.Input):
-                views[number] = given.tensors[node.position]
-
-        def allocate(number: int) -> None:
-            kind = nodes[number].type
-            made[number] = _empty(given, kind.shape, kind.dtype, orders.get(number))
-            views[number] = view(made[number])
-
-        for number, kernel in enumerate(compiled.kernels):
-            for binding in kernel.bindings:
-                if binding.written:
-                    allocate(binding.buffer)
-            arguments = {b.name: _window(views[b.buffer], b) for b in kernel.bindings}
-            scalars = {n: given.scalars[p] for n, p in kernel.fused.scalars.items()}
-            self._start(number, kernel, arguments, scalars, given.device)
-        for output in compiled.program.outputs:
-            if output not in made:
-                allocate(output)  # without elements: nothing to compute
-        returned: list[Any] = []
-        for output, record in zip(compiled.program.outputs, results, strict=True):
-            if record.alias is None:
-                returned.append(made[output])
-            else:
-                _copy_back(given, positions[record.alias], made[output])
-        return returned
-
-    def _start(
-        self, number: int, kernel: FusedKernel, arguments: Mapping[str, TensorView],
-        scalars: Mapping[str, float | int | bool], device: Device,
-    ) -> None:  # fmt: skip
-        if device.kind == "cpu":
-            arrays = {n: v.array() for n, v in arguments.items()}
-            numbers = {n: np.asarray(s) for n, s in scalars.items()}
-            simulate(kernel.kernel, self._target, {**arrays, **numbers}, {})
-            return
-        key = (number, device.index, tuple(scalars.items()))
-        launch = self._launches.get(key)
-        if launch is None:
-            module = self._module(number, kernel, device)
-            launch = self._launches[key] = bind_launch(module, kernel.kernel, {}, scalars)
-        pointers = (arguments[t.name].pointer for t in kernel.kernel.tensors)
-        launch(current_stream(device.index), *pointers)
-
-    def _module(self, number: int, kernel: FusedKernel, device: Device) -> Module:
-        key = (number, device.index)
-        if key not in self._modules:
-            cubin = compile_source(
-                kernel.source, self._target, cache=default_cache(), name=kernel.kernel.name
-            )
-            use_device(device.index)
-            self._modules[key] = load_module(cubin, kernel.kernel.shared_bytes, device.index)
-        return self._modules[key]
-
-
-def _window(buffer: TensorView, binding: Binding) -> TensorView:
-    pointer = buffer.pointer + binding.offset * binding.dtype.bytes
-    return TensorView(
-        pointer, binding.shape, binding.strides, binding.dtype, buffer.device, buffer.owner,
-        buffer.writable,
-    )  # fmt: skip
-
-
-def _empty(given: _Inputs, shape: Sequence[int], dtype: DType, order: Sequence[int] | None) -> Any:
-    """A new tensor of the library and on the device of the inputs."""
-    rank = len(shape)
-    back = list(range(rank)) if order is None else [rank - 1 - r for r in order]
-    outer_first = [shape[back.index(i)] for i in range(rank)]
-    like: Any = given.example
-    if hasattr(like, "new_empty"):
-        library = sys.modules[type(like).__module__.partition(".")[0]]
-        made: Any = like.new_empty(outer_first, dtype=getattr(library, _SPELLINGS[dtype]))
-        return made.permute(back)
-    array = np.empty(outer_first, numpy_dtype(dtype)).transpose(back)
-    if given.device.kind == "cpu":
-        return array
-    from tilewright.runtime.device_arrays import DeviceArray
-
-    return DeviceArray(array, given.device.index)
-
-
-def _copy_back(given: _Inputs, position: int, value: Any) -> None:
-    """Write a result to the input that it is aliased to."""
-    target = given.originals[position]
-    if hasattr(target, "copy_"):
-        target.copy_(value)
-    elif isinstance(target, np.ndarray):
-        target[...] = value
-    else:
-        raise CallError(
-            f"input {position} is a {type(target).__name__}, which cannot be written",
-            expected="a NumPy array, or a tensor with copy_",
-            mend="pass a tensor of such a library, or return the value",
-        )

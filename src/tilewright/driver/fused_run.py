@@ -1,0 +1,201 @@
+"""Running a compiled fusion: what it writes is allocated, its kernels start one after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.diagnostics import CallError
+from tilewright.base.dtypes import DType
+from tilewright.codegen.sim import simulate
+from tilewright.driver.fused import CompiledFusion, FusedKernel
+from tilewright.fusion import ops
+from tilewright.fusion.records import OutputRecord
+from tilewright.fusion.to_graph import Binding
+from tilewright.runtime.arguments import DTYPE_NAMES, Device, TensorView, numpy_dtype, view
+from tilewright.runtime.cache import default_cache
+from tilewright.runtime.cuda_driver import Module, current_stream, load_module, use_device
+from tilewright.runtime.launch import BoundLaunch, bind_launch
+from tilewright.runtime.toolchain import compile_source
+
+_SPELLINGS = {dtype: name for name, dtype in DTYPE_NAMES.items()}
+Scalars = Mapping[int, float | int | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The arguments of one execution: tensors seen alike, scalars, the device."""
+
+    tensors: Mapping[int, TensorView]
+    scalars: Scalars
+    originals: Sequence[Any]
+    device: Device
+
+    @property
+    def key(self) -> object:
+        """What a compilation may depend on."""
+        views = ((p, v.shape, v.strides, min(16, v.alignment)) for p, v in self.tensors.items())
+        return self.device, tuple(views)
+
+    @property
+    def example(self) -> Any:
+        """A tensor to make others like; None where there is none."""
+        return next((self.originals[p] for p in self.tensors), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A tensor to allocate: its sizes from the outermost in memory, and how they are seen."""
+
+    number: int
+    dense: tuple[int, ...]
+    order: tuple[int, ...] | None  # the permutation that gives the result's dimensions
+    dtype: DType
+
+
+class FusedRunner:
+    """Runs a compiled fusion again and again. It holds the loaded modules and bound launches."""
+
+    def __init__(
+        self,
+        compiled: CompiledFusion,
+        results: Sequence[OutputRecord],
+        positions: Mapping[int, int],
+    ) -> None:
+        """`positions` gives the position of each input tensor by its number."""
+        self.compiled = compiled
+        nodes = compiled.program.nodes
+        self._inputs = [(i, n.position) for i, n in enumerate(nodes) if isinstance(n, ops.Input)]
+        outputs = compiled.program.outputs
+        orders = {n: r.stride_order for n, r in zip(outputs, results, strict=True)}
+        written = [b.buffer for k in compiled.kernels for b in k.bindings if b.written]
+        self._buffers = [
+            _buffer(n, nodes[n].type, orders.get(n)) for n in dict.fromkeys((*written, *outputs))
+        ]
+        self._results = [
+            (n, None if r.alias is None else positions[r.alias])
+            for n, r in zip(outputs, results, strict=True)
+        ]
+        self._pointers = [_pointers(kernel) for kernel in compiled.kernels]
+        self._modules: dict[tuple[int, int], Module] = {}
+        self._launches: dict[object, BoundLaunch] = {}
+
+    def run(self, given: Inputs) -> list[Any]:
+        """Start the kernels in order; the results that are returned."""
+        make = _maker(given)
+        made = {buffer.number: make(buffer) for buffer in self._buffers}
+        if given.device.kind == "cpu":
+            self._simulate(given, made)
+        else:
+            self._launch(given, made)
+        returned: list[Any] = []
+        for number, position in self._results:
+            if position is None:
+                returned.append(made[number])
+            else:
+                _copy_back(given.originals[position], position, made[number])
+        return returned
+
+    def _simulate(self, given: Inputs, made: Mapping[int, Any]) -> None:
+        views = {number: given.tensors[position] for number, position in self._inputs}
+        views |= {number: view(value) for number, value in made.items()}
+        for kernel in self.compiled.kernels:
+            arrays = {b.name: _window(views[b.buffer], b).array() for b in kernel.bindings}
+            scalars = kernel.fused.scalars.items()
+            numbers = {n: np.asarray(given.scalars[p]) for n, p in scalars}
+            simulate(kernel.kernel, kernel.target, {**arrays, **numbers}, {})
+
+    def _launch(self, given: Inputs, made: Mapping[int, Any]) -> None:
+        pointers = {number: given.tensors[position].pointer for number, position in self._inputs}
+        pointers |= {number: value.data_ptr() for number, value in made.items()}
+        device = given.device
+        stream = current_stream(device.index)
+        for number, kernel in enumerate(self.compiled.kernels):
+            scalars = {n: given.scalars[p] for n, p in kernel.fused.scalars.items()}
+            launch = self._bound(number, kernel, device, scalars)
+            launch(stream, *(pointers[b] + offset for b, offset in self._pointers[number]))
+
+    def _bound(
+        self, number: int, kernel: FusedKernel, device: Device,
+        scalars: Mapping[str, float | int | bool],
+    ) -> BoundLaunch:  # fmt: skip
+        key = (number, device.index, *scalars.values())
+        launch = self._launches.get(key)
+        if launch is None:
+            module = self._module(number, kernel, device)
+            launch = self._launches[key] = bind_launch(module, kernel.kernel, {}, scalars)
+        return launch
+
+    def _module(self, number: int, kernel: FusedKernel, device: Device) -> Module:
+        key = (number, device.index)
+        if key not in self._modules:
+            cubin = compile_source(
+                kernel.source, kernel.target, cache=default_cache(), name=kernel.kernel.name
+            )
+            use_device(device.index)
+            self._modules[key] = load_module(cubin, kernel.kernel.shared_bytes, device.index)
+        return self._modules[key]
+
+
+def _pointers(kernel: FusedKernel) -> tuple[tuple[int, int], ...]:
+    """The buffer and the offset in bytes of each of a kernel's tensors, in its order."""
+    named = {b.name: (b.buffer, b.offset * b.dtype.bytes) for b in kernel.bindings}
+    return tuple(named[t.name] for t in kernel.kernel.tensors)
+
+
+def _buffer(number: int, kind: ops.TensorType, order: Sequence[int] | None) -> _Buffer:
+    if order is None:
+        return _Buffer(number, kind.shape, None, kind.dtype)
+    back = tuple(kind.rank - 1 - r for r in order)
+    outer_first = tuple(kind.shape[back.index(i)] for i in range(kind.rank))
+    return _Buffer(number, outer_first, back, kind.dtype)
+
+
+def _window(buffer: TensorView, binding: Binding) -> TensorView:
+    pointer = buffer.pointer + binding.offset * binding.dtype.bytes
+    return TensorView(
+        pointer, binding.shape, binding.strides, binding.dtype, buffer.device, buffer.owner,
+        buffer.writable,
+    )  # fmt: skip
+
+
+def _maker(given: Inputs) -> Callable[[_Buffer], Any]:
+    """How to make tensors of the library, and on the device, of the inputs."""
+    like = given.example
+    if hasattr(like, "new_empty"):
+        library = sys.modules[type(like).__module__.partition(".")[0]]
+
+        def of_library(buffer: _Buffer) -> Any:
+            dtype = getattr(library, _SPELLINGS[buffer.dtype])
+            made: Any = like.new_empty(buffer.dense, dtype=dtype)
+            return made if buffer.order is None else made.permute(buffer.order)
+
+        return of_library
+
+    def array(buffer: _Buffer) -> Any:
+        made = np.empty(buffer.dense, numpy_dtype(buffer.dtype))
+        return made if buffer.order is None else made.transpose(buffer.order)
+
+    if given.device.kind == "cpu":
+        return array
+    from tilewright.runtime.device_arrays import DeviceArray
+
+    return lambda buffer: DeviceArray(array(buffer), given.device.index)
+
+
+def _copy_back(target: Any, position: int, value: Any) -> None:
+    """Write a result to the input that it is aliased to."""
+    if hasattr(target, "copy_"):
+        target.copy_(value)
+    elif isinstance(target, np.ndarray):
+        target[...] = value
+    else:
+        raise CallError(
+            f"input {position} is a {type(target).__name__}, which cannot be written",
+            expected="a NumPy array, or a tensor with copy_",
+            mend="pass a tensor of such a library, or return the value",
+        )
