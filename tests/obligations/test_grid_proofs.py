@@ -145,10 +145,10 @@ FAULTS: list[tuple[str, Kernel, Kind, str]] = [
     ("tiles that overlap", edit(edit(persistent(), If, guard=(less(2 * e("i") + e("p"), "T"),)),
                                 lambda s: isinstance(s, Decode) and "i" in str(s.source),
                                 source=2 * e("i") + e("p")), Kind.DECODE,
-     "2*i + p never takes the value 5 of its digits' T"),
+     "2*i + p never takes the value 25 of its digits' 36"),
     ("tiles that come twice", edit(edit(persistent(extent=e("T").ceildiv(2)), If, guard=(
         less(2 * e("i") + e("p"), "T"),)), lambda s: isinstance(s, Decode) and "i" in str(s.source),
-        source=2 * e("i") + e("p")), Kind.DECODE, "2*i + p takes the value 2 twice"),
+        source=2 * e("i") + e("p")), Kind.COVERAGE, "y[0, 8] is written more than once"),
     ("a guard one too wide", edit(persistent(), If, guard=(less(3 * e("i") + e("p"), e("T") + 1),)),
      Kind.DECODE, "3*i + p takes the value 1, and its digits end at T"),
     ("another product", replace(persistent(), symbols=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tilewright.base.diagnostics import (
     BarrierError,
@@ -16,12 +16,14 @@ from tilewright.base.diagnostics import (
     UnwrittenReadError,
 )
 from tilewright.kernel.ops import Kernel
-from tilewright.lower.obligations.accesses import accesses
+from tilewright.lower.obligations.accesses import Access, accesses
+from tilewright.lower.obligations.asynchronous import unmodelled
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
 from tilewright.lower.obligations.combining import combining
 from tilewright.lower.obligations.coverage import coverage
 from tilewright.lower.obligations.decodes import decodes
+from tilewright.lower.obligations.instances import settle
 from tilewright.lower.obligations.reductions import reductions
 from tilewright.lower.obligations.registers import assigned_before_read, register_bounds
 from tilewright.lower.obligations.scope import Program
@@ -68,27 +70,39 @@ _ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
 }
 
 
+_Prover = Callable[[Program, Sequence[Access]], Iterable[Obligation]]
+_PROVERS: tuple[tuple[Kind, _Prover], ...] = (
+    (Kind.DECODE, lambda program, _: decodes(program)),
+    (Kind.COVERAGE, coverage),
+    (Kind.BOUNDS, bounds),
+    (Kind.BOUNDS, lambda program, _: register_bounds(program)),
+    (Kind.ALIGNMENT, alignment),
+    (Kind.REDUCTION, lambda program, _: reductions(program)),
+    (Kind.REDUCTION, lambda program, _: combining(program)),
+    (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),
+    (Kind.UNWRITTEN, unwritten_reads),
+    (Kind.RACE, races),
+    (Kind.BARRIER, lambda program, _: barriers(program)),
+    (Kind.INDEX_WIDTH, index_widths),
+)
+
+
 def verify(kernel: Kernel, target: Target) -> tuple[Obligation, ...]:
     """Prove, refute or bound everything that the kernel has to satisfy. Never raises for faults.
 
     Reads the kernel IR alone. Raises `LegalityError` where a name in it is not defined.
     """
-    program = Program.of(kernel, target)
-    found = accesses(program)
-    return (
-        *decodes(program),
-        *coverage(program, found),
-        *bounds(program, found),
-        *register_bounds(program),
-        *alignment(program, found),
-        *reductions(program),
-        *combining(program),
-        *assigned_before_read(program),
-        *unwritten_reads(program, found),
-        *races(program, found),
-        *barriers(program),
-        *index_widths(program, found),
-    )
+    if open_ones := tuple(unmodelled(kernel)):
+        return open_ones
+
+    def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:
+        program = Program.of(some, target)
+        found = accesses(program)
+        return tuple(
+            o for kind, prover in _PROVERS if kind in kinds for o in prover(program, found)
+        )
+
+    return settle(kernel, prove(kernel, frozenset(Kind)), prove)
 
 
 def report(obligations: Sequence[Obligation]) -> str:

@@ -220,9 +220,7 @@ class _Question:
         here = self.read.site.frame
         common = _common(write.site.frame, here)
         first, last = write.site.frame.path, here.path
-        between = any(
-            first < o.path < last or len(_common(o, here)) > len(common) for o in over
-        )
+        between = any(first < o.path < last or len(_common(o, here)) > len(common) for o in over)
         if first < last and not between:
             yield _Case(self._piece(write, common, None), None)
         for depth in range(len(common) - 1, -1, -1):
@@ -242,9 +240,7 @@ class _Question:
         dims = [Dim(d.name if d.name in kept else d.name + EARLIER, d.extent.substitute(names))
                 for d in own.dims]  # fmt: skip
         present = {d.name for d in dims}
-        around = [
-            d for d in self.where.dims if d.name in self.context and d.name not in present
-        ]
+        around = [d for d in self.where.dims if d.name in self.context and d.name not in present]
         guard = [c.substitute(names) for c in (*own.guard, *write.guard)]
         if earlier is not None:
             guard.append(less(earlier.var + EARLIER, earlier.var))
