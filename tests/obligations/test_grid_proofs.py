@@ -187,3 +187,23 @@ def test_a_race_between_turns_is_found() -> None:
     fault = refuted(drop(k, second), Kind.RACE)
     assert fault.message == "s[3] is read by thread 0 and written by thread 3, no barrier between"
     assert isinstance(fault, Refuted)
+
+
+def test_a_write_by_some_blocks_alone() -> None:
+    """One block writes the buffer that every block reads."""
+
+    def body(*around: Statement) -> Kernel:
+        return grid(
+            Decode(e("block"), (("p", e("N")),)), *around, Barrier(),
+            Load((), RegRef("q", (e(0),)), MemRef("s", (3 - e("lane"),))),
+            Store((), MemRef("y", (e(0), 4 * e("p") + e("lane"))), RegRef("q", (e(0),))),
+            blocks=(e("N"),),
+        )  # fmt: skip
+
+    store = Store((), MemRef("s", (e("lane"),)), R)
+    assert all(isinstance(r, Proved) for r in results(body(store), Kind.UNWRITTEN))
+    some = body(If((equal("p", 0),), (store,)))
+    fault = refuted(some, Kind.UNWRITTEN)
+    assert fault.message == "s[0] is read before anything writes it"
+    assert "at p = 1, with M = 1, N = 2" in fault.notes
+    assert Kind.UNWRITTEN in judge(some, TOY, {"M": 1, "N": 2}).faults

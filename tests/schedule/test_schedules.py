@@ -62,11 +62,43 @@ def test_swizzled_and_persistent(factor: int, blocks: int) -> None:
         assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
 
 
-@pytest.mark.parametrize("factor", (0, 3))
-def test_dynamic_sizes(factor: int) -> None:
-    compiled = gemm.compile("sm_90a", schedule=swizzled(factor, 0))
-    for sizes in SIZES:
+@pytest.mark.parametrize(("factor", "blocks"), list(product((0, 3, 4), (0, 1, 7, 132))))
+def test_dynamic_sizes(factor: int, blocks: int) -> None:
+    compiled = gemm.compile("sm_90a", schedule=swizzled(factor, blocks))
+    assert all(isinstance(o.result, Proved | Assumed) for o in compiled.proofs)
+    for sizes in SIZES[1:] if blocks else SIZES:
         assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+
+
+LARGE = (None, {"N": 64}, {"K": 16384}, {"M": 16384, "N": 16384, "K": 16384},
+         {"M": 16383, "N": 10001, "K": 16381})  # fmt: skip
+
+
+def large(s: Schedule) -> Schedule:
+    s = s.split("M", 256, "mo", "mi").split("N", 128, "no", "ni").split("K", 64, "ko", "ki")
+    s = s.split("mi", 64, "mw").parallelize("mw", "warp").split("ni", 64, "nw")
+    return s.parallelize("nw", "warp").stage(3)
+
+
+ORDERS = {
+    "swizzled": lambda s: s.swizzle("mo", "no", 4),
+    "persistent": lambda s: s.persistent(132),
+    "both": lambda s: s.swizzle("mo", "no", 4).persistent(132),
+    "by 3 on 7 blocks": lambda s: s.swizzle("mo", "no", 3).persistent(7),
+    "two levels": lambda s: s.swizzle("mo", "no", 4).swizzle("mo.group", "mo.in_group", 2),
+    "two levels on 7 blocks": lambda s: ORDERS["two levels"](s).persistent(7),
+    "clusters": lambda s: s.split("no", 2, "nc", "nr").parallelize("nr", "cluster"),
+    "swizzled clusters on 6 blocks": lambda s: ORDERS["clusters"](
+        s.swizzle("mo", "no", 2)
+    ).persistent(6),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("sizes", LARGE, ids=str)
+def test_large_tiles_are_proved(order: str, sizes: dict[str, int] | None) -> None:
+    compiled = gemm.compile("sm_90a", sizes, schedule=lambda s: ORDERS[order](large(s)))
+    assert [o for o in compiled.proofs if not isinstance(o.result, Proved | Assumed)] == []
 
 
 def test_two_levels_of_swizzle() -> None:
