@@ -228,6 +228,8 @@ class _Printer:
                 return [self.dialect.barrier()]
             case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
                 return self._instances(statement, scope)
+            case _:
+                raise UnsupportedError(f"no back end prints {type(statement).__name__} yet")
 
     def _instances(
         self, statement: Assign | Reduce | Load | Store | AsyncCopy | Mma, scope: Scope

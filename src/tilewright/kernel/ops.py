@@ -18,6 +18,11 @@ from math import prod
 
 from tilewright.base.dtypes import DType, boolean
 from tilewright.base.spans import Span
+from tilewright.kernel.async_ops import PHASE_BYTES, AsyncStatement, Phases, TensorMap
+from tilewright.kernel.refs import MemRef as MemRef
+from tilewright.kernel.refs import Over as Over
+from tilewright.kernel.refs import ReducedAxis as ReducedAxis
+from tilewright.kernel.refs import RegRef as RegRef
 from tilewright.poly.expr import Expr, Guard
 
 # ---------------------------------------------------------------- declarations
@@ -123,23 +128,7 @@ class Registers:
     holds: str = ""
 
 
-# ---------------------------------------------------------------- references and values
-
-
-@dataclass(frozen=True, slots=True)
-class RegRef:
-    """An element of a fragment. Vector statements and MMA atoms go on along its last axis."""
-
-    name: str
-    index: tuple[Expr, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MemRef:
-    """An element of a tensor or of a shared buffer, by logical coordinates."""
-
-    name: str
-    index: tuple[Expr, ...]
+# ---------------------------------------------------------------- values
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +208,6 @@ Value = Const | Read | ScalarValue | IndexValue | Holds | Apply | Cast | LaneXor
 
 # ---------------------------------------------------------------- statements
 
-Over = tuple[tuple[str, int], ...]  # unrolled digits: name and extent
-
 
 @dataclass(frozen=True, slots=True)
 class Decode:
@@ -271,20 +258,6 @@ class Assign:
     value: Value
     span: Span | None = None
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReducedAxis:
-    """Which terms of a reduction an accumulation counts: `coordinate` on `axis`, of `extent`.
-
-    The coordinate is written in the digits in scope. Terms at or past the extent count as the
-    identity. The reduction proof reads it: over all digits in it and all loops since the
-    accumulator was set, each coordinate in [0, extent) must occur exactly once.
-    """
-
-    axis: str
-    extent: Expr
-    coordinate: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +337,7 @@ class Store:
     guard: Guard = ()
     span: Span | None = None
     note: str = ""
+    matrix: MatrixShape | None = None  # how it is done by a warp-wide store (`stmatrix`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +397,7 @@ class Barrier:
 
 Statement = (
     Decode | Loop | If | When | Assign | Reduce | Load | Store | AsyncCopy | AsyncCommit
-    | AsyncWait | Mma | Barrier
+    | AsyncWait | Mma | Barrier | AsyncStatement
 )  # fmt: skip
 Body = tuple[Statement, ...]
 
@@ -448,6 +422,8 @@ class Kernel:
     body: Body
     contracts: Guard = ()
     cluster: int = 1  # neighbouring blocks that run together; it divides the block count
+    phases: tuple[Phases, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -456,13 +432,21 @@ class Kernel:
     @property
     def shared_bytes(self) -> int:
         """The shared memory that one block needs."""
-        return max((s.offset + s.elements * s.dtype.bytes for s in self.shared), default=0)
+        buffers = (s.offset + s.elements * s.dtype.bytes for s in self.shared)
+        barriers = (p.offset + p.count * PHASE_BYTES for p in self.phases)
+        return max((*buffers, *barriers), default=0)
 
     def tensor(self, name: str) -> Tensor | None:
         return next((t for t in self.tensors if t.name == name), None)
 
     def shared_buffer(self, name: str) -> Shared | None:
         return next((s for s in self.shared if s.name == name), None)
+
+    def tensor_map(self, name: str) -> TensorMap | None:
+        return next((m for m in self.maps if m.name == name), None)
+
+    def phase_array(self, name: str) -> Phases | None:
+        return next((p for p in self.phases if p.name == name), None)
 
     def fragment(self, name: str) -> Registers:
         return next(r for r in self.registers if r.name == name)

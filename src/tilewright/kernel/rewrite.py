@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tilewright.kernel.async_ops import (
+    Arrive,
+    ArriveExpect,
+    AsyncStatement,
+    BulkLoad,
+    BulkStore,
+    NamedBarrier,
+    PhaseRef,
+    PhaseWait,
+    TileRef,
+    WarpgroupMma,
+)
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -64,16 +76,15 @@ def strip_spans(kernel: Kernel) -> Kernel:
     """The kernel without source spans, as it comes back from text."""
 
     def strip(statement: Statement) -> Body:
-        match statement:
-            case Decode() | AsyncCommit() | AsyncWait() | Barrier():
-                return (statement,)
-            case _:
-                return (statement if statement.span is None else replace(statement, span=None),)
+        spanless = getattr(statement, "span", None) is None
+        return (statement if spanless else replace(statement, span=None),)
 
     return replace(
         kernel,
         tensors=tuple(replace(tensor, span=None) for tensor in kernel.tensors),
         shared=tuple(replace(buffer, span=None) for buffer in kernel.shared),
+        phases=tuple(replace(phases, span=None) for phases in kernel.phases),
+        maps=tuple(replace(tensor_map, span=None) for tensor_map in kernel.maps),
         body=rewrite(kernel.body, strip),
     )
 
@@ -133,6 +144,52 @@ def map_expressions(statement: Statement, f: Mapped) -> Statement:
             return replace(statement, dst=dst, src=src, guard=map_guard(statement.guard, f))
         case AsyncCommit() | AsyncWait() | Barrier():
             return statement
+        case _:
+            return _map_async(statement, f)
+
+
+def _map_async(statement: AsyncStatement, f: Mapped) -> AsyncStatement:
+    match statement:
+        case Arrive():
+            block = None if statement.block is None else f(statement.block)
+            return replace(statement, phase=_map_phase(statement.phase, f), block=block)
+        case ArriveExpect():
+            return replace(statement, phase=_map_phase(statement.phase, f))
+        case PhaseWait():
+            parity = f(statement.parity)
+            return replace(statement, phase=_map_phase(statement.phase, f), parity=parity)
+        case BulkLoad():
+            return replace(
+                statement,
+                dst=map_memory(statement.dst, f),
+                coordinates=tuple(f(c) for c in statement.coordinates),
+                phase=_map_phase(statement.phase, f),
+                multicast=None if statement.multicast is None else f(statement.multicast),
+            )
+        case BulkStore():
+            coordinates = tuple(f(c) for c in statement.coordinates)
+            return replace(statement, coordinates=coordinates, src=map_memory(statement.src, f))
+        case WarpgroupMma(a=a):
+            return replace(
+                statement,
+                d=map_registers(statement.d, f),
+                a=map_registers(a, f) if isinstance(a, RegRef) else _map_tile(a, f),
+                b=_map_tile(statement.b, f),
+                accumulate=map_guard(statement.accumulate, f),
+                reduces=_map_reduced(statement.reduces, f),
+            )
+        case NamedBarrier():
+            return replace(statement, barrier=f(statement.barrier))
+        case _:
+            return statement
+
+
+def _map_phase(ref: PhaseRef, f: Mapped) -> PhaseRef:
+    return PhaseRef(ref.name, f(ref.index))
+
+
+def _map_tile(ref: TileRef, f: Mapped) -> TileRef:
+    return replace(ref, index=tuple(f(index) for index in ref.index))
 
 
 def map_registers(ref: RegRef, f: Mapped) -> RegRef:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import assert_never
 
 import numpy as np
 
-from tilewright.base.diagnostics import BarrierError, LegalityError
+from tilewright.base.diagnostics import BarrierError, LegalityError, UnsupportedError
 from tilewright.codegen.sim.index import Scope, Variable, both, evaluate, instances, number
 from tilewright.codegen.sim.machine import Machine
 from tilewright.codegen.sim.matrix import mma
@@ -83,7 +82,12 @@ def _step(
         case Barrier():
             _barrier(machine, s, scope, mask)
         case _:
-            assert_never(s)
+            raise UnsupportedError(
+                f"the simulator does not execute {type(s).__name__} yet",
+                span=getattr(s, "span", None),
+                expected="a kernel without transaction barriers, bulk copies and warpgroup MMA",
+                mend="run it on a device",
+            )
 
 
 def _enter(machine: Machine, body: Body, scope: Scope, mask: BoolArray | None) -> None:
