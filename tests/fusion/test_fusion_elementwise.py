@@ -63,6 +63,11 @@ def test_unary(name, dtype) -> None:
     check(build, [x], UNARY[name][0](x), kernels=1)
 
 
+def _label(value: object) -> str:
+    """Functions print with their address, which differs between processes."""
+    return getattr(value, "__name__", str(value))
+
+
 BINARY = (
     [(n, f, d) for n, f in ARITHMETIC.items() for d in ALL]
     + [(n, f, d) for n, f in NUMBERS.items() for d in (*FLOATS, *INTEGERS)]
@@ -71,7 +76,7 @@ BINARY = (
 )
 
 
-@pytest.mark.parametrize(("name", "function", "dtype"), BINARY, ids=str)
+@pytest.mark.parametrize(("name", "function", "dtype"), BINARY, ids=_label)
 def test_binary(name, function, dtype) -> None:
     x, y = sample(dtype, SHAPE), sample(dtype, (16,), seed=5)
     if not dtype.is_float and name in ("remainder", "fmod", "floor_divide", "trunc_div"):
