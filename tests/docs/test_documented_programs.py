@@ -5,8 +5,11 @@ from __future__ import annotations
 import linecache
 import re
 from dataclasses import replace
+from math import erf
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tilewright.base.diagnostics import TilewrightError
@@ -58,13 +61,33 @@ def test_an_example_fails_as_the_page_says(program: str, message: str, tmp_path:
     ("target", "instruction"), [("sm_90a", "mma.sync"), ("gfx942", "__builtin_amdgcn_mfma")]
 )
 def test_the_tour_compiles(target: str, instruction: str, tmp_path: Path) -> None:
-    (tour,) = blocks("README.md", "python")
+    tour, *_ = blocks("README.md", "python")
     gemm = run(tour, tmp_path)["gemm"]
     assert isinstance(gemm, TileKernel)
     compiled = gemm.compile(target)
     assert isinstance(compiled, CompiledKernel)
     assert instruction in compiled.source
     assert compiled.ir.startswith(f"kernel gemm target {target}")
+
+
+def test_the_schedule_compiles_and_draws_what_the_readme_shows(tmp_path: Path) -> None:
+    tour, schedule, _ = blocks("README.md", "python")
+    compiled = run(tour + schedule, tmp_path)["compiled"]
+    assert isinstance(compiled, CompiledKernel)
+    (drawing,) = (t for t in blocks("README.md", "text") if t.startswith("order of tiles"))
+    explained = [line.strip() for line in compiled.explain().splitlines()]
+    start = explained.index(drawing.splitlines()[0])
+    assert explained[start : start + 5] == drawing.splitlines()
+
+
+def test_the_fusion_gives_what_numpy_gives(tmp_path: Path) -> None:
+    tour, _, fusion = blocks("README.md", "python")
+    names = run(tour + fusion, tmp_path)
+    x, w, bias = (a.astype(np.float64) for a in cast(list[Any], names["arrays"]))
+    wanted = x @ w.T + bias
+    wanted = 0.5 * wanted * (1.0 + np.vectorize(erf)(wanted / np.sqrt(2.0)))
+    found = cast(Any, names["result"]).astype(np.float64)
+    assert np.abs(found - wanted).max() < 4e-3 * np.abs(wanted).max()
 
 
 def without_half_of_n(plan: Plan) -> Plan:
