@@ -78,24 +78,32 @@ FAULTS = {
         lambda fd: fd.ops.add(fd.define_tensor([3], dtype=DataType.Float8_e4m3fn),
                               fd.define_tensor([3])), DTypeError, "have no common element type",
     ),
+    "squeeze of more than one": (
+        lambda fd: fd.ops.squeeze(_pair(fd)[0], [1]), ShapeError,
+        "dimension 1 has 4 elements and cannot be dropped",
+    ),
+    "squeeze of open sizes": (
+        lambda fd: fd.ops.squeeze(fd.define_tensor([-1, 3])), ShapeError,
+        "which dimensions have size 1 is not known",
+    ),
     "scatter": (
         lambda fd: fd.ops.scatter(_pair(fd)[0], 0), UnsupportedError,
         "`scatter` cannot be compiled yet",
     ),
     "index of floats": (
-        lambda fd: fd.ops.index_select(*_pair(fd)[:1], 0, fd.define_tensor([3])), DTypeError,
+        lambda fd: fd.ops.index_select(_pair(fd)[0], fd.define_tensor([3]), 0), DTypeError,
         "an index of f32",
     ),
     "index of matrices": (
-        lambda fd: fd.ops.index_select(_pair(fd)[0], 0, _pair(fd, dtype=DataType.Int)[0]),
+        lambda fd: fd.ops.index_select(_pair(fd)[0], _pair(fd, dtype=DataType.Int)[0], 0),
         ShapeError, "an index of 2 dimensions",
     ),
     "gather of other ranks": (
-        lambda fd: fd.ops.gather(_pair(fd)[0], 0, fd.define_tensor([3], dtype=DataType.Int)),
+        lambda fd: fd.ops.gather(_pair(fd)[0], fd.define_tensor([3], dtype=DataType.Int), 0),
         ShapeError, "is gathered from with an index i64[3]",
     ),
     "select of no place": (
-        lambda fd: fd.ops.select(_pair(fd)[0], 0, 3), ShapeError, "has no place 3",
+        lambda fd: fd.ops.select(_pair(fd)[0], 3, 0), ShapeError, "has no place 3",
     ),
     "unknown": (
         lambda fd: fd.ops.frobnicate(1), TraceError, "there is no operation `frobnicate`",

@@ -24,7 +24,7 @@ def test_index_select(dtype, dim) -> None:
 
     def build(fd) -> None:
         a, at = define(fd, x, i)
-        fd.add_output(fd.ops.index_select(a, dim, at))
+        fd.add_output(fd.ops.index_select(a, at, dim))
 
     check(build, [x, i], x.index_select(dim, i), kernels=1)
 
@@ -39,8 +39,8 @@ def test_gather(kind, dim) -> None:
 
     def build(fd) -> None:
         a, at = define(fd, x, i)
-        fd.add_output(fd.ops.gather(a, dim, at))
-        fd.add_output(fd.ops.gather(fd.ops.exp(a), dim, at) * 2.0)
+        fd.add_output(fd.ops.gather(a, at, dim))
+        fd.add_output(fd.ops.gather(fd.ops.exp(a), at, dim) * 2.0)
 
     long = i.long()
     check(build, [x, i], (x.gather(dim, long), x.exp().gather(dim, long) * 2))
@@ -75,9 +75,9 @@ def test_a_place_that_is_data() -> None:
     def build(fd) -> None:
         a, at = define(fd, x, i)
         n = fd.define_scalar(dtype=DataType.Int)
-        fd.add_output(fd.ops.select(a, 0, at))
-        fd.add_output(fd.ops.select(a, 1, n))
-        fd.add_output(fd.ops.index_select(a, 1, at))
+        fd.add_output(fd.ops.select(a, at, 0))
+        fd.add_output(fd.ops.select(a, n, 1))
+        fd.add_output(fd.ops.index_select(a, at, 1))
 
     check(build, [x, i, 2], (x[3], x[:, 2], x[:, 3:4]))
 
@@ -89,10 +89,10 @@ def test_what_is_gathered_from_or_with_is_computed() -> None:
     def build(fd) -> None:
         a, at = define(fd, x, i)
         s = fd.ops.softmax(a, 1)
-        fd.add_output(fd.ops.gather(s, 1, at * 2))
-        fd.add_output(fd.ops.index_select(fd.ops.matmul(a, fd.ops.transpose(a)), 0,
-                                          fd.ops.sum(at, [1]) % 6))  # fmt: skip
-        fd.add_output(fd.ops.flip(fd.ops.gather(a, 1, at), [0]))
+        fd.add_output(fd.ops.gather(s, at * 2, 1))
+        fd.add_output(fd.ops.index_select(fd.ops.matmul(a, fd.ops.transpose(a)),
+                                          fd.ops.sum(at, [1]) % 6, 0))  # fmt: skip
+        fd.add_output(fd.ops.flip(fd.ops.gather(a, at, 1), [0]))
 
     expected = (
         torch.softmax(x, 1).gather(1, i * 2), (x @ x.T).index_select(0, i.sum(1) % 6),
@@ -106,7 +106,7 @@ def test_an_index_out_of_range_gives_zero() -> None:
 
     def build(fd) -> None:
         a, at = define(fd, x, i)
-        fd.add_output(fd.ops.index_select(a, 0, at))
+        fd.add_output(fd.ops.index_select(a, at, 0))
 
     check(build, [x, i], torch.tensor([1.0, 0, 0, 1]))
 

@@ -156,12 +156,12 @@ class _Torch:
     def cast(self, x, dtype):
         return x.long()
 
-    def gather(self, x, dim, index):
+    def gather(self, x, index, dim):
         return x.gather(dim, index)
 
 
 STEPS = [
-    lambda o, a, b: o.gather(a, 1, o.cast(o.mul(o.mul(o.tanh(b), o.tanh(b)), 5.5), DataType.Int)),
+    lambda o, a, b: o.gather(a, o.cast(o.mul(o.mul(o.tanh(b), o.tanh(b)), 5.5), DataType.Int), 1),
     lambda o, a, b: o.add(a, b),
     lambda o, a, b: o.tanh(o.mul(a, b)),
     lambda o, a, b: o.maximum(a, o.permute(b, [1, 0])),

@@ -26,7 +26,7 @@ def _spread(e: Emitter, index: Value, dim: int, rank: int) -> Value:
     return e.view(index, dims, [index.shape[0] if d == dim else 1 for d in range(rank)])
 
 
-def index_select(e: Emitter, x: Value, dim: int, index: Value) -> Value:
+def index_select(e: Emitter, x: Value, index: Value, dim: int) -> Value:
     """The slices of `x` along `dim` that a vector of indices names."""
     dim = shapes.dimension(dim, x.rank, e.span)
     if index.rank > 1:
@@ -41,7 +41,7 @@ def index_select(e: Emitter, x: Value, dim: int, index: Value) -> Value:
     return e.gather(x, _spread(e, index, dim, x.rank), dim, dims, shape)
 
 
-def select(e: Emitter, x: Value, dim: int, index: Operand) -> Value:
+def select(e: Emitter, x: Value, index: Operand, dim: int) -> Value:
     """The elements at one place of a dimension, which the result lacks."""
     dim = shapes.dimension(dim, x.rank, e.span)
     if isinstance(index, Value):
@@ -65,7 +65,7 @@ def select(e: Emitter, x: Value, dim: int, index: Operand) -> Value:
     return squeeze(e, e.view(part, range(x.rank), one), [dim])
 
 
-def gather(e: Emitter, x: Value, dim: int, index: Value) -> Value:
+def gather(e: Emitter, x: Value, index: Value, dim: int) -> Value:
     """Element i is x's at i, but for `dim`, where it is index[i]; the index may be smaller."""
     dim = shapes.dimension(dim, x.rank, e.span)
     fits = x.rank == index.rank and all(

@@ -88,13 +88,23 @@ def transpose(e: Emitter, x: Value, dim0: int = -2, dim1: int = -1) -> Value:
 
 
 def squeeze(e: Emitter, x: Value, dims: Sequence[int] | int | None = None) -> Value:
-    """Drop dimensions of size 1, of those named (all for None)."""
+    """Drop the named dimensions, which must have size 1; for None all that have."""
     if dims is None:
-        dims = range(x.rank)
-    elif isinstance(dims, int):
-        dims = (dims,)
-    named = {shapes.dimension(d, x.rank, e.span) for d in dims}
-    kept = [d for d in range(x.rank) if d not in named or x.shape[d] != 1]
+        if -1 in x.shape:
+            _refuse(
+                e, "which dimensions have size 1 is not known", "dimensions to drop by number",
+                "name them: squeeze(x, dims=[..])",
+            )  # fmt: skip
+        dims = [d for d, n in enumerate(x.shape) if n == 1]
+    listed = (dims,) if isinstance(dims, int) else dims
+    named = {shapes.dimension(d, x.rank, e.span) for d in listed}
+    for d in named:
+        if d < x.rank and x.shape[d] not in (1, -1):
+            _refuse(
+                e, f"dimension {d} has {x.shape[d]} elements and cannot be dropped",
+                "a dimension of size 1", "select one of its elements, or reduce it",
+            )  # fmt: skip
+    kept = [d for d in range(x.rank) if d not in named]
     return e.view(x, kept, [x.shape[d] for d in kept])
 
 
@@ -142,20 +152,20 @@ def _with(shape: Sequence[int], dim: int, size: int) -> list[int]:
     return [size if d == dim else n for d, n in enumerate(shape)]
 
 
-def pad(e: Emitter, x: Value, pad_widths: Sequence[int], value: Number = 0) -> Value:
+def pad(e: Emitter, x: Value, widths: Sequence[int], value: Number = 0) -> Value:
     """Pairs (before, after), the last dimension's first; negative widths cut off."""
-    if len(pad_widths) % 2 or len(pad_widths) // 2 > x.rank:
+    if len(widths) % 2 or len(widths) // 2 > x.rank:
         _refuse(
-            e, f"{len(pad_widths)} pad widths for {x.rank} dimensions",
-            "two for each padded dimension, the last dimension first", "check pad_widths",
+            e, f"{len(widths)} pad widths for {x.rank} dimensions",
+            "two for each padded dimension, the last dimension first", "check widths",
         )  # fmt: skip
     before, after = [0] * x.rank, [0] * x.rank
-    for number in range(len(pad_widths) // 2):
-        before[-1 - number], after[-1 - number] = pad_widths[2 * number : 2 * number + 2]
+    for number in range(len(widths) // 2):
+        before[-1 - number], after[-1 - number] = widths[2 * number : 2 * number + 2]
     sizes = [n if n < 0 else n + a + b for n, a, b in zip(x.shape, before, after, strict=True)]
     if any(n < -1 or (n < 0 <= old) for n, old in zip(sizes, x.shape, strict=True)):
-        _refuse(e, f"pad widths {list(pad_widths)} cut off more than there is",
-                "a size of at least 0", "check pad_widths")  # fmt: skip
+        _refuse(e, f"pad widths {list(widths)} cut off more than there is",
+                "a size of at least 0", "check widths")  # fmt: skip
     return e.move(x, [-a for a in before], [1] * x.rank, sizes, value)
 
 
