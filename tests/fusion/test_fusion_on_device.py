@@ -97,3 +97,18 @@ def test_alias_on_a_device() -> None:
     expected = torch.softmax(a, 1)
     assert fd.execute([a]) == []
     torch.testing.assert_close(a, expected)
+
+
+def test_reads_at_data_and_running_sums() -> None:
+    def build(fd, table, at, x) -> None:
+        fd.add_output(fd.ops.embedding(at, table))
+        fd.add_output(fd.ops.gather(x, fd.ops.unsqueeze(at, 1), 1))
+        fd.add_output(fd.ops.cumsum(x, 1))
+
+    table, x = data(S, (1000, 128), (300, 1500))
+    at = torch.randint(0, 1000, (300,))
+
+    def expected(t, i, x):
+        return F.embedding(i, t), x.gather(1, i[:, None]), x.cumsum(1)
+
+    run(build, [table, at, x], expected, tolerance=(1e-4, 1e-3))
