@@ -8,7 +8,7 @@ completes its group. Two accesses of two threads are unordered exactly if one me
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,11 +28,13 @@ from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
 
 _MOST_TURNS = 24  # of one loop, before its barriers are given up on
+_MOST_PATHS = 8  # that differ in their conditions alone, before these are forgotten
+_MOST_STEPS = 5_000  # statements met in one walk
 LATER = "'"  # suffix of what belongs to the later instance
 
 
 class EndlessError(Exception):
-    """A walk met no barrier in many turns of a loop that has one under a condition."""
+    """A walk met no barrier in many turns of a loop, or was too long for another reason."""
 
 
 class Stage(Enum):
@@ -51,12 +53,14 @@ class Stage(Enum):
 class Path:
     """One way to go on: the conditions on loop counters, and the stage that x has reached.
 
-    `newer` counts the groups committed after that of x.
+    `newer` counts the groups committed after that of x. A path that is not `exact` has lost
+    conditions: it may be one that the program never takes.
     """
 
     stage: Stage
     newer: int = 0
     conditions: Guard = ()
+    exact: bool = True
 
     @property
     def progress(self) -> tuple[Stage, int]:
@@ -113,6 +117,7 @@ def ahead(program: Program, site: Site, asynchronous: bool) -> Iterator[Meeting]
 class _Walker:
     def __init__(self, sites: Mapping[tuple[int, ...], Site]) -> None:
         self.sites = sites
+        self.steps = 0
 
     def climb(self, kernel: Kernel, site: Site, turns: _Turns, start: Path) -> Iterator[Meeting]:
         """Finish the body that holds the site, then the further turns of each loop around it."""
@@ -124,13 +129,13 @@ class _Walker:
             after: list[Path] = []
             for path in paths:
                 after += yield from self.body(bodies[depth], position + 1, prefix, inside, path)
-            paths = list(dict.fromkeys(after))
+            paths = _merged(after)
             if depth and isinstance(loop := site.frame.around[depth - 1], Loop):
                 outer = {n: e for n, e in inside.items() if n != loop.var}
                 left: list[Path] = []
                 for path in paths:
                     left += yield from self.turns(loop, prefix, outer, path, Expr.of(loop.var) + 1)
-                paths = list(dict.fromkeys(left))
+                paths = _merged(left)
             if not paths:
                 return
 
@@ -143,7 +148,7 @@ class _Walker:
             for one in paths:
                 here = (*prefix, position)
                 after += yield from self.statement(body[position], here, turns, one)
-            paths = list(dict.fromkeys(after))
+            paths = _merged(after)
             if not paths:
                 break
         return paths
@@ -151,6 +156,9 @@ class _Walker:
     def statement(
         self, statement: Statement, here: tuple[int, ...], turns: _Turns, path: Path
     ) -> _Walk:
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise EndlessError(f"more than {_MOST_STEPS} statements may follow with no barrier")
         match statement:
             case Barrier():
                 return [] if path.stage is Stage.DONE else [path]
@@ -189,14 +197,19 @@ class _Walker:
                 entering, equal(turn, extent) if step or first.terms else less(extent, 1)
             )
             after: list[Path] = []
-            for one in _under(entering, less(turn, extent)):
-                after += yield from self.body(loop.body, 0, here, {**turns, loop.var: turn}, one)
             known = {p.progress for p in entering}
-            stuck = {p.progress for p in after if p.progress in known}
+            stuck: dict[tuple[Stage, int], bool] = {}
+            for one in _under(entering, less(turn, extent)):
+                inside = {**turns, loop.var: turn}
+                for p in (yield from self.body(loop.body, 0, here, inside, one)):
+                    if p.progress in known:
+                        plain = p.exact and p.conditions == one.conditions
+                        stuck[p.progress] = plain or stuck.get(p.progress, False)
+                    after.append(p)
             if stuck:
-                some = [replace(path, stage=s, newer=n) for s, n in stuck]
+                some = [replace(path, stage=s, newer=n, exact=e) for (s, n), e in stuck.items()]
                 left += yield from self.some_turn(loop, here, turns, some, turn + 1)
-            entering = list(dict.fromkeys(p for p in after if p.progress not in stuck))
+            entering = _merged(p for p in after if p.progress not in stuck)
             if not entering:
                 return left
         raise EndlessError(f"the loop over {loop.var} may run {_MOST_TURNS} turns with no barrier")
@@ -220,11 +233,27 @@ class _Walker:
             seen[path] = None
             free = path.when(Constraint(later - first), less(later, loop.extent.substitute(turns)))
             if free is not None:
-                after = yield from self.body(
-                    loop.body, 0, here, {**turns, loop.var: later}, free
-                )
-                pending += [replace(p, conditions=path.conditions) for p in after]
+                inside = {**turns, loop.var: later}
+                for p in (yield from self.body(loop.body, 0, here, inside, free)):
+                    plain = p.exact and p.conditions == free.conditions
+                    pending.append(replace(p, conditions=path.conditions, exact=plain))
         return list(seen)
+
+
+def _merged(paths: Iterable[Path]) -> list[Path]:
+    """The paths without repetitions; of too many that have come equally far, what they share."""
+    groups: dict[tuple[Stage, int], dict[Path, None]] = {}
+    for path in paths:
+        groups.setdefault(path.progress, {})[path] = None
+    left: list[Path] = []
+    for own in groups.values():
+        first = next(iter(own))
+        if len(own) <= _MOST_PATHS:
+            left += own
+            continue
+        common = [c for c in first.conditions if all(c in p.conditions for p in own)]
+        left.append(replace(first, conditions=tuple(common), exact=False))
+    return left
 
 
 def _under(paths: list[Path], condition: Constraint) -> list[Path]:
@@ -249,6 +278,8 @@ def _matters(body: Body, path: Path) -> bool:
 
 def _branches(statement: If | When, turns: _Turns, path: Path, inside: list[Path]) -> list[Path]:
     """The paths after a branch: through its body, and past it where its guard fails."""
+    if inside == [path]:
+        return inside
     if isinstance(statement, When):
         return [*inside, path]
     guard = tuple(c.substitute(turns) for c in statement.guard)

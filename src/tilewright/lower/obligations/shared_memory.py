@@ -30,6 +30,8 @@ from tilewright.poly.prove import (
 )
 from tilewright.poly.sets import Dim, Point
 
+_MOST_PAIRS = 2_000
+
 
 def races(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
     """One obligation for each shared buffer, and each global tensor both read and written."""
@@ -49,11 +51,14 @@ def races(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
 def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligation:
     span: Span | None = own[0].span
     checked = 0
+    seen: set[tuple[object, ...]] = set()
     unknown: Unknown | None = None
     for access in own:
         try:
-            for other, meeting in _meetings(program, access, own, name):
+            for other, meeting in _meetings(program, access, own, name, seen):
                 checked += 1
+                if checked > _MOST_PAIRS:
+                    raise EndlessError(f"more than {_MOST_PAIRS} pairs of accesses may meet")
                 pair = _Pair(program, access, other, meeting)
                 result = attempt(program.world, pair.check)
                 if isinstance(result, Refuted):
@@ -67,14 +72,34 @@ def _obligation(program: Program, name: str, own: Sequence[Access]) -> Obligatio
 
 
 def _meetings(
-    program: Program, access: Access, own: Sequence[Access], name: str
+    program: Program,
+    access: Access,
+    own: Sequence[Access],
+    name: str,
+    seen: set[tuple[object, ...]],
 ) -> Iterator[tuple[Access, Meeting]]:
-    """Later accesses that may clash with this one: one of the two is of `name`, one writes."""
+    """Later accesses that may clash with this one: one of the two is of `name`, one writes.
+
+    Those that are in `seen` are left out; the others are added to it.
+    """
     for meeting in ahead(program, access.site, access.asynchronous):
+        path = meeting.path
         for other in own:
             named = name in (access.ref.name, other.ref.name)
             if other.site is meeting.site and named and (access.writes or other.writes):
-                yield other, meeting
+                how = (path.stage.in_flight, path.conditions, meeting.same)
+                key = (_what(access), _what(other), *meeting.turns.items(), *how)
+                if key not in seen:
+                    seen.add(key)
+                    yield other, meeting
+
+
+def _what(access: Access) -> tuple[object, ...]:
+    """All of an access that a question about a pair depends on, but for its place."""
+    frame = access.site.frame
+    around = (*map(id, frame.around), *(id(d) for _, d in frame.decodes))
+    return (access.ref, access.width, access.axis, access.over, access.guard, access.writes,
+            access.asynchronous, access.gathered, around)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +138,9 @@ class _Pair:
         known = dims.keys() | {s.name for s in self.program.kernel.symbols}
         path = [c for c in self.meeting.path.conditions if c.expr.variables() <= known]
         exact = len(path) == len(self.meeting.path.conditions) and not (x.inexact or y.inexact)
-        exact = exact and shared in (theirs, mine)  # all of one side: one decoding of the block
+        exact = (
+            exact and self.meeting.path.exact and shared in (theirs, mine)
+        )  # all of one side: one decoding of the block
         rows += path
         if self.first.ref.name == self.second.ref.name:
             pairs = zip(self.first.index, self.second.index, strict=True)
