@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.driver.fusion import FusionDefinition
 from tilewright.fusion.access import dense
-from tilewright.fusion.definition import DataType
+from tilewright.fusion import DataType
 from tilewright.fusion.segment import segment
 
 ROUNDS = 9

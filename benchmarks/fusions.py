@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.measure import HEADER, Comparison, in_turn, relative_error
 from tilewright.driver.fusion import FusionDefinition
-from tilewright.fusion.definition import DataType
+from tilewright.fusion import DataType
 
 HALF = torch.bfloat16
 
