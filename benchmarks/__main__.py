@@ -1,4 +1,4 @@
-"""``python -m benchmarks gemm|rows``: a table of ratios, measured on the first CUDA device."""
+"""``python -m benchmarks [TABLE ..]``: tables of ratios, measured on the first CUDA device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import sys
 
 import torch
 
-from benchmarks import gemm, rows
+from benchmarks import fusions, gemm, rows, schedules
 from benchmarks.measure import HEADER
 
-TABLES = {"gemm": gemm.cases, "rows": rows.cases}
+TABLES = {
+    "gemm": gemm.cases,
+    "rows": rows.cases,
+    "schedules": schedules.cases,
+    "fusions": fusions.cases,
+}
 
 
 def main(names: list[str]) -> int:

@@ -79,7 +79,7 @@ def cases() -> list[Comparison]:
         _compare("row sums, f32", rows, [f], lambda x: x.sum(1), moved, "TB/s"),
         _compare("column sums, f32", columns, [f], lambda x: x.sum(0), moved, "TB/s"),
         _compare("gelu(linear)", linear, [x, w, b], lambda x, w, b: F.gelu(F.linear(x, w, b)),
-                 flops, "Tflop/s"),
+                 flops, "TFLOP/s"),
     ]  # fmt: skip
 
 

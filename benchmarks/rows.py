@@ -89,7 +89,7 @@ def cases() -> Iterator[Comparison]:
     x = torch.randn(m, n, device="cuda").bfloat16()
     y = torch.empty(n, m, device="cuda", dtype=torch.bfloat16)
     yield _compare(f"transpose bf16 {m}x{n}", lambda: transpose(x, y),
-                   lambda: x.T.contiguous(), y, x.T, 4 * m * n)  # fmt: skip
+                   x.T.contiguous, y, x.T, 4 * m * n)  # fmt: skip
     yield _compare(f"gelu bf16 {m}x{n}", lambda: gelu(x, y), lambda: functional.gelu(x), y,
                    functional.gelu(x.float()), 4 * m * n)  # fmt: skip
     f = torch.randn(m, n, device="cuda")
