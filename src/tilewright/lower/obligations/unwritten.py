@@ -31,19 +31,35 @@ from tilewright.poly.prove import (
 from tilewright.poly.sets import Dim, IntSet
 
 EARLIER = "'"
+_NEAREST = 8  # writes that are tried first: all of them, in most kernels
 
 
 def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
     """One obligation for each read of a shared buffer or of an output."""
     outputs = {t.name for t in program.kernel.tensors if t.mode is Mode.OUT}
     shared = {b.name for b in program.kernel.shared}
-    for read in found:
-        if read.writes or read.ref.name not in outputs | shared:
-            continue
-        writes = [a for a in found if a.writes and a.ref.name == read.ref.name]
-        over = _overwriting(program, read.ref.name, found)
-        result = attempt(program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o))
-        yield Obligation(Kind.UNWRITTEN, read.ref.name, result, read.span, read.label)
+    names = dict.fromkeys(a.ref.name for a in found if a.ref.name in outputs | shared)
+    for name in names:
+        own = [a for a in found if a.ref.name == name]
+        writes = [_Write(a, points(program, a, ())) for a in own if a.writes]
+        over = _overwriting(program, name, found)
+        for read in (a for a in own if not a.writes):
+            result = attempt(
+                program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o)
+            )
+            yield Obligation(Kind.UNWRITTEN, name, result, read.span, read.label)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write, and the points at which it runs."""
+
+    access: Access
+    where: Domain
+
+    @property
+    def frame(self) -> Frame:
+        return self.access.site.frame
 
 
 def _overwriting(program: Program, name: str, found: Sequence[Access]) -> list[Frame]:
@@ -56,17 +72,17 @@ def _overwriting(program: Program, name: str, found: Sequence[Access]) -> list[F
 
 
 def _written(
-    program: Program, read: Access, writes: Sequence[Access], over: Sequence[Frame]
+    program: Program, read: Access, writes: Sequence[_Write], over: Sequence[Frame]
 ) -> Result:
     question = _Question.of(program, read, writes)
-    earlier = [
-        case
-        for write in sorted(writes, key=lambda w: _distance(w.site.frame, read.site.frame))
-        if _certain(write.site.frame, read.site.frame)
-        for case in question.earlier(write, over)
-    ]
-    if _rest(program, *question.without_common(earlier)) is None:
-        return Proved("written before it is read")
+    certain = [w for w in writes if _certain(w.frame, read.site.frame)]
+    near = sorted(certain, key=lambda w: -len(_common(w.frame, read.site.frame)))
+    earlier: list[_Case] = []
+    for some in (near[:_NEAREST], near) if len(near) > _NEAREST else (near,):
+        earlier = [case for write in some for case in question.earlier(write, over)]
+        program.world.fresh()
+        if _rest(program, *question.without_common(earlier)) is None:
+            return Proved("written before it is read")
     program.world.fresh()
     rest = _rest(program, question.needed, [c.piece for c in earlier if not c.piece.inexact])
     if rest is None:
@@ -87,13 +103,13 @@ def _rest(program: Program, needed: Piece, pieces: Sequence[Piece]) -> IntSet | 
     return None if rest.is_empty() else rest
 
 
-def _written_at_all(program: Program, read: Access, writes: Sequence[Access]) -> bool:
+def _written_at_all(program: Program, read: Access, writes: Sequence[_Write]) -> bool:
     return isinstance(_written(program, read, writes, ()), Refuted)
 
 
-def _fault(question: _Question, writes: Sequence[Access], rest: IntSet, skipped: str) -> Result:
+def _fault(question: _Question, writes: Sequence[_Write], rest: IntSet, skipped: str) -> Result:
     read, context = question.read, question.context
-    uncertain = [w for w in writes if not _certain(w.site.frame, read.site.frame)]
+    uncertain = [w for w in writes if not _certain(w.frame, read.site.frame)]
     if uncertain:
         return Assumed(
             f"the condition under which {read.ref.name} is written holds when it is read"
@@ -119,10 +135,6 @@ def _certain(write: Frame, read: Frame) -> bool:
     """Whether the write runs whenever its guard holds: its conditions are the read's as well."""
     around = {id(c) for c in read.conditions}
     return all(id(c) in around for c in write.conditions)
-
-
-def _distance(write: Frame, read: Frame) -> int:
-    return -len(_common(write, read))
 
 
 def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
@@ -162,8 +174,8 @@ class _Question:
     needed: Piece
 
     @staticmethod
-    def of(program: Program, read: Access, writes: Sequence[Access]) -> _Question:
-        where = points(program, read, (), _shared_names(program, read, writes))
+    def of(program: Program, read: Access, writes: Sequence[_Write]) -> _Question:
+        where = points(program, read, (), _shared_names(read, writes))
         turns = tuple(loop.var for loop in read.site.frame.loops)
         context = (*where.fixed(turns), *turns)
         buffer = memory(program, read.ref.name)
@@ -210,7 +222,7 @@ class _Question:
         left = tuple(e for name, e in context if name not in gone)
         return replace(piece, dims=dims, index=(*left, *piece.index[len(self.context) :]))
 
-    def earlier(self, write: Access, over: Sequence[Frame]) -> Iterator[_Case]:
+    def earlier(self, write: _Write, over: Sequence[Frame]) -> Iterator[_Case]:
         """What the write has written earlier, one case for each way in which it is earlier.
 
         Either all common loops are in the same turn and the write stands first, or the loops
@@ -218,8 +230,8 @@ class _Question:
         write to memory that the buffer shares, may stand between.
         """
         here = self.read.site.frame
-        common = _common(write.site.frame, here)
-        first, last = write.site.frame.path, here.path
+        common = _common(write.frame, here)
+        first, last = write.frame.path, here.path
         between = any(first < o.path < last or len(_common(o, here)) > len(common) for o in over)
         if first < last and not between:
             yield _Case(self._piece(write, common, None), None)
@@ -228,9 +240,9 @@ class _Question:
                 break
             yield _Case(self._piece(write, common[:depth], common[depth]), common[depth].var)
 
-    def _piece(self, write: Access, same: tuple[Loop, ...], earlier: Loop | None) -> Piece:
+    def _piece(self, write: _Write, same: tuple[Loop, ...], earlier: Loop | None) -> Piece:
         """(context.., element..) of the write, in names of its own but for those of the context."""
-        own = points(self.program, write, ())
+        own, access = write.where, write.access
         turns = {loop.var for loop in same}
         fixed = set(own.fixed(turns))
         kept = turns | fixed & set(self.where.fixed(turns))
@@ -241,34 +253,34 @@ class _Question:
                 for d in own.dims]  # fmt: skip
         present = {d.name for d in dims}
         around = [d for d in self.where.dims if d.name in self.context and d.name not in present]
-        guard = [c.substitute(names) for c in (*own.guard, *write.guard)]
+        guard = [c.substitute(names) for c in (*own.guard, *access.guard)]
         if earlier is not None:
             guard.append(less(earlier.var + EARLIER, earlier.var))
         used = frozenset[str]().union(
-            *(c.expr.variables() for c in own.guard), *(e.variables() for e in write.exprs)
+            *(c.expr.variables() for c in own.guard), *(e.variables() for e in access.exprs)
         )
         inexact = ""
         if not own.unlinked <= {*kept, *self.context}:
             inexact = own.inexact  # else both run in the same real turns
         elif local := (fixed - kept) & used:
-            inexact = f"what the {write.label} writes depends on {', '.join(sorted(local))}"
+            inexact = f"what the {access.label} writes depends on {', '.join(sorted(local))}"
         return Piece(
-            (*dims, *write.elements, *around),
+            (*dims, *access.elements, *around),
             tuple(guard),
-            (*(Expr.of(n) for n in self.context), *(e.substitute(names) for e in write.index)),
+            (*(Expr.of(n) for n in self.context), *(e.substitute(names) for e in access.index)),
             inexact=inexact,
         )
 
 
-def _shared_names(program: Program, read: Access, writes: Sequence[Access]) -> tuple[str, ...]:
+def _shared_names(read: Access, writes: Sequence[_Write]) -> tuple[str, ...]:
     """Digits of the block and of common loops that a write uses, and that the read knows."""
     found: dict[str, None] = {}
     here = read.site.frame
     known = {n for _, d in here.decodes for n, _ in d.digits}
     for write in writes:
-        turns = [loop.var for loop in _common(write.site.frame, here)]
-        ours = {n for _, d in write.site.frame.decodes for n, _ in d.digits} & known
-        found |= dict.fromkeys(n for n in points(program, write, ()).fixed(turns) if n in ours)
+        turns = [loop.var for loop in _common(write.frame, here)]
+        ours = {n for _, d in write.frame.decodes for n, _ in d.digits} & known
+        found |= dict.fromkeys(n for n in write.where.fixed(turns) if n in ours)
     return tuple(found)
 
 
