@@ -284,8 +284,10 @@ def _tiles(
 ) -> dict[str, tuple[int, str]]:
     """The tile of each axis and the reason for its size."""
     iterated = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.Iterate)}
-    # Without a contraction the policy takes as many warps as the largest value needs.
-    count = prod(warps.values()) if contracts else max(4, prod(warps.values()))
+    asked = given.hardware.waves_per_block
+    count = prod(asked) if asked is not None else prod(warps.values())
+    if not contracts and asked is None and not warps:
+        count = 4  # the policy takes as many warps as the largest value needs
     free = ELEMENTS_PER_THREAD * target.warp_size * count
     tiles: dict[str, tuple[int, str]] = {}
     held = held_axes(graph) | given.workgroups.keys() | given.tilings.keys() | warps.keys()
