@@ -36,6 +36,7 @@ CASES = corpus()
 NAMES = [
     "gemm_mk_kn_bf16", "gemm_km_nk_f16", "gemm_i8", "gemm_epilogue", "chained_gemm_blocks",
     "softmax_dynamic", "middle_sum", "transpose", "merge_axes", "casts", "attention",
+    "cumsum", "cummax_reverse_exclusive_blocks", "cumsum_reverse_dynamic", "gathered_scan",
     "embedding", "gather_in_a_chain", "gather_of_a_reshape", "gather_on_two_axes",
 ]  # fmt: skip
 SCALARS: dict[str, Any] = {"f32": ctypes.c_float, "i32": ctypes.c_int}

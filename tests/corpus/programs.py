@@ -704,3 +704,109 @@ def gathered_operand():
         tw.write(tw.mma(tw.gather(table, V, tw.read(at)), tw.read(b)), c)
 
     return gathered_operand
+
+
+# ---------------------------------------------------------------- scans
+
+SCANS = sizes((5, 33), (3, 1024), (2, 5000), (1, 1), (9, 4096), axes="M N")
+
+
+def scan_rows(name: str, how, dtype=tw.f32, block: int = 1):
+    def make():
+        @tw.kernel([tw.WorkgroupConstraint(M, block, 0)])
+        def scan_rows(x: tw.Memory[M, N, G, dtype], y: tw.Memory[M, N, G, dtype]):
+            tw.write(how(tw.read(x)), y)
+
+        return scan_rows
+
+    return make
+
+
+for _name, _how, _dtype in (
+    ("cumsum", lambda v: tw.cumsum(v, dim=N), tw.f32),
+    ("cumsum_exclusive", lambda v: tw.cumsum(v, dim=N, exclusive=True), tw.f16),
+    ("cumsum_reverse", lambda v: tw.cumsum(v + 1.0, dim=N, reverse=True), tw.bf16),
+    ("cummax_reverse_exclusive",
+     lambda v: tw.cummax(v, dim=N, reverse=True, exclusive=True), tw.i16),
+    ("cummin", lambda v: tw.cummin(v, dim=N), tw.f64),
+    ("cumsum_i8", lambda v: tw.cumsum(v, dim=N), tw.i8),
+    ("cumprod", lambda v: tw.cumprod(v * 0.1 + 1.0, dim=N), tw.f32),
+):
+    case(*SCANS, name=_name)(scan_rows(_name, _how, _dtype))
+    case(*SCANS[1:3], name=f"{_name}_blocks")(scan_rows(_name, _how, _dtype, 4))
+case(*SCANS, name="cumsum_dynamic", dynamic=("M", "N"))(
+    scan_rows("cumsum_dynamic", lambda v: tw.cumsum(v, dim=N))
+)
+case(*SCANS, name="cumsum_reverse_dynamic", dynamic=("N",))(
+    scan_rows("cumsum_reverse_dynamic", lambda v: tw.cumsum(v, dim=N, reverse=True, exclusive=True))
+)
+
+
+@case(*sizes((33, 5), (300, 70), (1, 1), (1000, 3), (5000, 40), axes="M N"))
+def column_scans():
+    @tw.kernel([tw.WorkgroupConstraint(N, 32, 0)])
+    def column_scans(
+        x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, N, G, tw.f32], z: tw.Memory[N, M, G, tw.f32]
+    ):
+        v = tw.read(x)
+        tw.write(tw.cumsum(v, dim=M), y)
+        tw.write(tw.cummax(v, dim=M, reverse=True), z)
+
+    return column_scans
+
+
+@case(*sizes((4, 33, 20), (2, 200, 70), (1, 5000, 3), axes="B M N"))
+def middle_scan():
+    @tw.kernel([tw.WorkgroupConstraint(B, 1, 0), tw.WorkgroupConstraint(N, 8, 1)])
+    def middle_scan(x: tw.Memory[B, M, N, G, tw.f16], y: tw.Memory[B, M, N, G, tw.f16]):
+        v = tw.cast(tw.read(x), tw.f32)
+        tw.write(tw.cast(tw.cumsum(tw.exp(v), dim=M) * 0.5, tw.f16), y)
+
+    return middle_scan
+
+
+@case(*sizes((5, 33), (2, 5000), (1, 1), axes="M N"))
+def largest_prefix():
+    @tw.kernel([tw.WorkgroupConstraint(M, 2, 0)])
+    def largest_prefix(
+        x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, G, tw.f32], z: tw.Memory[M, N, G, tw.f32]
+    ):
+        s = tw.cumsum(tw.read(x), dim=N)
+        best = tw.max(s, dim=N)
+        tw.write(best, y)
+        tw.write(s - best, z)
+
+    return largest_prefix
+
+
+@case(*sizes((20, 40), (33, 70), axes="M N"))
+def scan_of_tiles():
+    @tw.kernel([tw.WorkgroupConstraint(M, 16, 0), tw.TilingConstraint(N, 16)])
+    def scan_of_tiles(x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, N, G, tw.f32]):
+        @tw.iterate(N)
+        def _():
+            tw.write(tw.cumsum(tw.read(x), dim=N, reverse=True), y)
+
+    return scan_of_tiles
+
+
+@case(*sizes((40, 48, 64), (33, 17, 70), axes="M N K"))
+def scan_of_a_product():
+    @tw.kernel([tw.WorkgroupConstraint(M, 32, 0)])
+    def scan_of_a_product(
+        a: tw.Memory[M, K, G, tw.f16], b: tw.Memory[N, K, G, tw.f16], c: tw.Memory[M, N, G, tw.f32]
+    ):
+        tw.write(tw.cumsum(tw.mma(tw.read(a), tw.read(b)), dim=N), c)
+
+    return scan_of_a_product
+
+
+@case(*sizes((9, 300, 70), (5, 40, 33), axes="V M N"))
+def gathered_scan():
+    @tw.kernel([tw.WorkgroupConstraint(M, 4, 0)])
+    def gathered_scan(
+        x: tw.Memory[V, N, G, tw.f32], at: tw.Memory[M, G, tw.i32], y: tw.Memory[M, N, G, tw.f32]
+    ):
+        tw.write(tw.cumsum(tw.gather(x, V, tw.read(at)), dim=N), y)
+
+    return gathered_scan

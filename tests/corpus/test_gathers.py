@@ -131,9 +131,7 @@ def in_its_own_loop() -> None:
 
 def of_a_reduction() -> None:
     @tw.kernel()
-    def bad(
-        x: tw.Memory[V, K, G, tw.f32], at: tw.Memory[M, G, tw.i32], y: tw.Memory[M, G, tw.f32]
-    ):
+    def bad(x: tw.Memory[V, K, G, tw.f32], at: tw.Memory[M, G, tw.i32], y: tw.Memory[M, G, tw.f32]):
         tw.write(tw.gather(tw.sum(tw.read(x), dim=K), V, tw.read(at)), y)
 
     bad.compile("sm_90a", {"V": 8, "K": 8})

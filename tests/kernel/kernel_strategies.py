@@ -59,6 +59,10 @@ numbers = st.one_of(st.integers(-9, 9), st.floats(allow_nan=False), st.booleans(
 registers = st.builds(ops.RegRef, st.sampled_from(sorted(REGS)), indices)
 memory = st.builds(ops.MemRef, st.sampled_from(["a", "sa", "if"]), indices)
 gathers = st.lists(st.builds(ops.Indirect, st.integers(0, 3), registers), max_size=2).map(tuple)
+scanned = st.none() | st.builds(
+    ops.Scanned, st.sampled_from(["add", "max"]), st.sampled_from(ops.Part), names, exprs, exprs,
+    indices,
+)  # fmt: skip
 reduced = st.lists(st.builds(ops.ReducedAxis, names, exprs, exprs), max_size=2).map(tuple)
 
 leaves = st.one_of(
@@ -94,7 +98,7 @@ matrices = st.none() | st.builds(
 widths, axes = st.integers(1, 16), st.integers(-2, 2)
 simple = st.one_of(
     st.builds(ops.Decode, exprs, digits),
-    st.builds(partial(ops.Assign, span=None), over, registers, values, note=notes),
+    st.builds(partial(ops.Assign, span=None), over, registers, values, note=notes, scans=scanned),
     st.builds(
         partial(ops.Reduce, span=None),
         st.sampled_from(["add", "max"]), over, along, registers, values, reduced,

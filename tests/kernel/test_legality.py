@@ -117,7 +117,10 @@ GEMM_EDITS = [
     ("registers", "reg acc: f32[8, 4]", "reg acc: f32[64, 4]", "fragments occupy 27. registers"),
 ]  # fmt: skip
 
+SCANS = "s[0] = 0.0:f32 scans {} term N[{}] of N at [m]"
 ROW_SUM_EDITS = [
+    ("reduce", "s[0] = 0.0:f32", SCANS.format("sub", "l"), "sub does not scan"),
+    ("scope", "s[0] = 0.0:f32", SCANS.format("add", "q"), "q is not in scope"),
     ("reduce", "s[0] add= ", "s[0] sub= ", "sub is not a reduction"),
     ("reduce", "s[0] add= ", "s[j] add= ", "j is reduced along, but s keeps it"),
     ("shuffle", "lane_xor(s[0], 32)", "lane_xor(s[0], 64)", "the mask is 64"),

@@ -147,6 +147,8 @@ def _value(run: _Run, op: Op) -> Array:
             return _remap(run, op)
         case ops.Gather():
             return _gather(run, op)
+        case ops.Scan():
+            return _scan(run.value(op.value).to(axes, sizes), axes.index(op.axis), op)
         case ops.Elementwise():
             return FUNCTIONS[op.name](*(run.value(a).to(axes, sizes) for a in op.args))
         case ops.Contract():
@@ -192,6 +194,27 @@ def _gather(run: _Run, op: ops.Gather) -> Array:
     where = dict(zip(axes, grid, strict=True)) | {op.axis: np.clip(data, 0, extent - 1)}
     picked = source.data[tuple(where[a] for a in source.axes)]
     return np.where(inside, np.broadcast_to(picked, shape), np.zeros((), picked.dtype))
+
+
+def _scan(data: Array, axis: int, op: ops.Scan) -> Array:
+    data = np.moveaxis(data, axis, -1)
+    if op.reverse:
+        data = data[..., ::-1]
+    done = REDUCTIONS[op.name].accumulate(data, axis=-1)
+    if op.exclusive:
+        first = np.full_like(done[..., :1], _identity(op.name, op.type.dtype))
+        done = np.concatenate([first, done[..., :-1]], axis=-1)
+    return np.moveaxis(done[..., ::-1] if op.reverse else done, -1, axis)
+
+
+def _identity(name: str, dtype: DType) -> float | int:
+    """What changes nothing: of a maximum or a minimum the farthest number of the element type."""
+    if name in ("add", "mul"):
+        return int(name == "mul")
+    if dtype.kind is Kind.FLOAT:
+        return -np.inf if name == "max" else np.inf
+    limits = np.iinfo(numpy_dtype(dtype))
+    return int(limits.min if name == "max" else limits.max)
 
 
 def _coordinate(expr: Expr, where: Mapping[str, Array]) -> Array:
@@ -278,7 +301,7 @@ def _reduced(op: Op) -> tuple[str, ...]:
     match op:
         case ops.Contract():
             return op.contracted
-        case ops.ReduceOp():
+        case ops.ReduceOp() | ops.Scan():
             return (op.axis,)
         case _:
             return ()

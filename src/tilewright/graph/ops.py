@@ -172,6 +172,21 @@ class ReduceOp(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Op):
+    """Running add, mul, max or min of `value` along `axis`, which it keeps.
+
+    Each element combines those up to its coordinate; from its coordinate on with `reverse`.
+    With `exclusive` it leaves out its own, so that the first one is the identity.
+    """
+
+    name: str
+    value: int
+    axis: str
+    exclusive: bool = False
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Param(Op):
     """A value that a loop carries, as its body sees it."""
 
@@ -236,7 +251,7 @@ class Graph:
 def operands(op: Op) -> tuple[int, ...]:
     """The values that an operation reads, those of its body not included."""
     match op:
-        case WriteOp() | CastOp() | View() | Reshape() | Remap():
+        case WriteOp() | CastOp() | View() | Reshape() | Remap() | Scan():
             return (op.value,)
         case Elementwise():
             return op.args

@@ -156,6 +156,13 @@ def _later(word: str, number: int, kind: Type, line: Line) -> Op:
             value, axis = _number(line), line.after("along").name()
             index = _number(line.after("by"))
             return ops.Gather(id=number, type=kind, value=value, axis=axis, index=index)
+        case "scan":
+            name, value, axis = line.name(), _number(line), line.after("along").name()
+            exclusive, reverse = line.accept("exclusive"), line.accept("reverse")
+            return ops.Scan(
+                id=number, type=kind, name=name, value=value, axis=axis, exclusive=exclusive,
+                reverse=reverse,
+            )  # fmt: skip
         case "param":
             return ops.Param(id=number, type=kind, position=line.integer())
         case "result":

@@ -105,6 +105,10 @@ def _text(op: Op) -> str:
         case ops.ReduceOp(name=name, value=value, axis=axis, init=init):
             start = "" if init is None else f" from %{init}"
             return f"reduce {name} %{value} over {axis}{start}"
+        case ops.Scan(name=name, value=value, axis=axis):
+            words = (("exclusive", op.exclusive), ("reverse", op.reverse))
+            how = "".join(f" {word}" for word, holds in words if holds)
+            return f"scan {name} %{value} along {axis}{how}"
         case _:
             return _flow(op)
 

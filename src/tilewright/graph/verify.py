@@ -55,7 +55,7 @@ def _memory_known(graph: Graph, op: Op) -> Iterator[str]:
 def _axes_covered(graph: Graph, op: Op) -> Iterator[str]:
     """an operand has no axis that the result lacks, unless the operation reduces it"""
     match op:
-        case ops.Elementwise() | ops.CastOp() | ops.View() | ops.WriteOp():
+        case ops.Elementwise() | ops.CastOp() | ops.View() | ops.WriteOp() | ops.Scan():
             for operand in ops.operands(op):
                 extra = set(graph.by_id[operand].type.axes) - set(op.type.axes)
                 if extra:
@@ -83,12 +83,23 @@ def _gathers(graph: Graph, op: Op) -> Iterator[str]:
         yield f"gives {op.type.dtype.name} from {value.dtype.name}"
 
 
+def _scans(graph: Graph, op: Op) -> Iterator[str]:
+    """a scan has its operand's type, and the axis that it runs along"""
+    if isinstance(op, ops.Scan):
+        value = graph.by_id[op.value].type
+        if set(value.axes) != set(op.type.axes) or value.dtype != op.type.dtype:
+            yield f"is {op.type}, its operand {value}"
+        if op.axis not in op.type.axes:
+            yield f"runs along {op.axis}, which it lacks"
+
+
 RULES: dict[str, Callable[[Graph, Op], Iterator[str]]] = {
     "operands-defined": _operands_defined,
     "axes-known": _axes_known,
     "memory-known": _memory_known,
     "axes-covered": _axes_covered,
     "gathers": _gathers,
+    "scans": _scans,
 }
 
 

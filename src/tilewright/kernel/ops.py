@@ -249,6 +249,33 @@ class When:
     span: Span | None = None
 
 
+class Part(Enum):
+    """Which terms of a scan a value has combined, by their coordinates."""
+
+    TERM = "term"  # the one at the coordinate
+    BEFORE = "before"
+    THROUGH = "through"
+    AFTER = "after"
+    FROM = "from"
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What an assignment holds of a scan by `op`: `part` of the terms, seen from `coordinate`.
+
+    The coordinate on `axis`, of `extent`, is written in the digits in scope; `others` are those
+    on the value's other axes, which tell one scan from another. Terms at or past the extent
+    count as the identity. The scan proof reads it: it follows the terms to what is claimed.
+    """
+
+    op: str
+    part: Part
+    axis: str
+    extent: Expr
+    coordinate: Expr
+    others: tuple[Expr, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Assign:
     """dst = value."""
@@ -258,6 +285,7 @@ class Assign:
     value: Value
     span: Span | None = None
     note: str = ""
+    scans: Scanned | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ from tilewright.kernel.ops import (
     Mma,
     Mode,
     Over,
+    Part,
     Read,
     Reduce,
     ReducedAxis,
     Registers,
     Scalar,
     ScalarValue,
+    Scanned,
     Shared,
     Statement,
     Store,
@@ -49,6 +51,7 @@ from tilewright.kernel.values import INFIX, inferred_dtype
 from tilewright.poly.expr import Constraint, Guard
 
 _SIGNS = {sign: op for op, sign in INFIX.items()}
+_PARTS = {part.value: part for part in Part}
 _MODES = {mode.value: mode for mode in Mode}
 _DECLARATIONS = {"symbol", "require", "scalar", "shared", "reg", *_MODES}
 
@@ -183,7 +186,7 @@ def _simple(line: Line, types: dict[str, DType]) -> Statement:
     if line.ahead() == "[":
         dst = line.regs()
         if line.accept("="):
-            return Assign(over, dst, _value(line, types), note=note)
+            return Assign(over, dst, _value(line, types), note=note, scans=_scans(line))
         op = line.name()
         value = _value(line.after("="), types)
         return Reduce(op, over, along, dst, value, _reduces(line), note=note)
@@ -232,6 +235,19 @@ def _reduces(line: Line) -> tuple[ReducedAxis, ...]:
         extent = line.after("]").after("of").expr()
         result.append(ReducedAxis(axis, extent, coordinate))
     return tuple(result)
+
+
+def _scans(line: Line) -> Scanned | None:
+    if not line.accept("scans"):
+        return None
+    op, part = line.name(), _PARTS.get(line.peek())
+    if part is None:
+        line.fail(f"one of {', '.join(_PARTS)}")
+    line.at += 1
+    axis = line.name()
+    coordinate = line.after("[").expr()
+    extent = line.after("]").after("of").expr()
+    return Scanned(op, part, axis, extent, coordinate, line.after("at").expressions())
 
 
 def _width(line: Line) -> int:

@@ -42,6 +42,7 @@ from tilewright.kernel.ops import (
     Reduce,
     ReducedAxis,
     RegRef,
+    Scanned,
     Statement,
     Store,
     Value,
@@ -110,7 +111,7 @@ def map_expressions(statement: Statement, f: Mapped) -> Statement:
             return replace(statement, condition=map_value(statement.condition, f))
         case Assign():
             dst, value = map_registers(statement.dst, f), map_value(statement.value, f)
-            return replace(statement, dst=dst, value=value)
+            return replace(statement, dst=dst, value=value, scans=_map_scan(statement.scans, f))
         case Reduce():
             return replace(
                 statement,
@@ -206,6 +207,15 @@ def map_guard(guard: Guard, f: Mapped) -> Guard:
 
 def _map_reduced(axes: tuple[ReducedAxis, ...], f: Mapped) -> tuple[ReducedAxis, ...]:
     return tuple(ReducedAxis(r.axis, f(r.extent), f(r.coordinate)) for r in axes)
+
+
+def _map_scan(scan: Scanned | None, f: Mapped) -> Scanned | None:
+    if scan is None:
+        return None
+    others = tuple(f(coordinate) for coordinate in scan.others)
+    return replace(
+        scan, extent=f(scan.extent), coordinate=f(scan.coordinate), others=others
+    )
 
 
 def map_value(value: Value, f: Mapped) -> Value:

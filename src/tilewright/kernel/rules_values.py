@@ -130,6 +130,10 @@ def _moves(view: View) -> Iterator[Fault]:
 
 def _reductions(view: View) -> Iterator[Fault]:
     for _, statement in view.statements:
+        scan = statement.scans if isinstance(statement, Assign) else None
+        if scan is not None and scan.op not in REDUCTIONS:
+            found = f"{scan.op} does not scan"
+            yield Fault(found, statement, expected=f"one of {', '.join(REDUCTIONS)}")
         if not isinstance(statement, Reduce):
             continue
         if statement.op not in REDUCTIONS:

@@ -273,6 +273,8 @@ def expressions(statement: Statement) -> Iterator[Expr]:
             yield from (*statement.a.index, *statement.b.index)
         case _:
             pass
+    if isinstance(statement, Assign) and statement.scans is not None:
+        yield from (statement.scans.extent, statement.scans.coordinate, *statement.scans.others)
     if isinstance(statement, Mma | Reduce):
         for reduced in statement.reduces:
             yield from (reduced.extent, reduced.coordinate)

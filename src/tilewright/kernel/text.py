@@ -39,6 +39,7 @@ from tilewright.kernel.ops import (
     ReducedAxis,
     RegRef,
     ScalarValue,
+    Scanned,
     Shared,
     Statement,
     Store,
@@ -153,7 +154,7 @@ def _text(statement: Statement, types: Types) -> str:
         case Barrier():
             return "barrier"
         case Assign(over, dst, value):
-            return f"{_over(over)}{_ref(dst)} = {show_value(value, types)}"
+            return f"{_over(over)}{_ref(dst)} = {show_value(value, types)}{_scans(statement.scans)}"
         case Reduce(op, over, along, dst, value):
             digits = _over(over, along)
             term = show_value(value, types)
@@ -213,6 +214,13 @@ def _reduces(axes: tuple[ReducedAxis, ...]) -> str:
     return " reduces " + ", ".join(
         f"{r.axis}[{show_expr(r.coordinate)}] of {show_expr(r.extent)}" for r in axes
     )
+
+
+def _scans(scan: Scanned | None) -> str:
+    if scan is None:
+        return ""
+    place = f"{scan.axis}[{show_expr(scan.coordinate)}] of {show_expr(scan.extent)}"
+    return f" scans {scan.op} {scan.part.value} {place} at {_list(scan.others)}"
 
 
 def _ref(ref: RegRef | MemRef) -> str:

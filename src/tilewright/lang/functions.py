@@ -393,21 +393,7 @@ def _reduction(name: str, doc: str, public: str = "") -> Callable[..., Value]:
 
 def _reduce(name: str, value: Value, init: Value | None, dim: Size, span: Span | None) -> Value:
     value = use(value, span)
-    axis = axis_name(dim, span)
-    if axis not in value.type.axes:
-        raise ShapeError(
-            f"a value over {list(value.type.axes)} is reduced along {axis}",
-            span=span,
-            expected=f"one of {', '.join(value.type.axes)}",
-            mend="name an axis of the value in dim=",
-        )
-    if value.type.dtype == boolean:
-        raise DTypeError(
-            "a bool value is reduced",
-            span=span,
-            expected="a number type",
-            mend="cast it first, for example tw.cast(x, tw.i32)",
-        )
+    axis = _combined_axis(value, dim, "reduced", span)
     rest = Type(tuple(a for a in value.type.axes if a != axis), value.type.dtype)
     if init is not None:
         init = use(init, span)
@@ -432,10 +418,63 @@ def _reduce(name: str, value: Value, init: Value | None, dim: Size, span: Span |
     )
 
 
+def _combined_axis(value: Value, dim: Size, how: str, span: Span | None) -> str:
+    """The axis along which a value of numbers is reduced or scanned."""
+    axis = axis_name(dim, span)
+    if axis not in value.type.axes:
+        raise ShapeError(
+            f"a value over {list(value.type.axes)} is {how} along {axis}",
+            span=span,
+            expected=f"one of {', '.join(value.type.axes)}",
+            mend="name an axis of the value in dim=",
+        )
+    if value.type.dtype == boolean:
+        raise DTypeError(
+            f"a bool value is {how}",
+            span=span,
+            expected="a number type",
+            mend="cast it first, for example tw.cast(x, tw.i32)",
+        )
+    return axis
+
+
 sum = _reduction("add", "The sum along an axis, added to `init` if given.", "sum")
 max = _reduction("max", "The largest element along an axis (and of `init`); NaN spreads.")
 min = _reduction("min", "The smallest element along an axis (and of `init`); NaN spreads.")
 prod = _reduction("mul", "The product along an axis, times `init` if given.", "prod")
+
+
+def _scan(name: str, doc: str, public: str) -> Callable[..., Value]:
+    def scan(
+        value: Value, *, dim: Size, exclusive: bool = False, reverse: bool = False
+    ) -> Value:
+        span = here()
+        value = use(value, span)
+        axis = _combined_axis(value, dim, "scanned", span)
+        current = recorder(span)
+        return current.record(
+            ops.Scan(
+                id=current.fresh(), type=value.type, span=span, name=name, value=value.id,
+                axis=axis, exclusive=exclusive, reverse=reverse,
+            )
+        )  # fmt: skip
+
+    scan.__name__ = scan.__qualname__ = public
+    scan.__doc__ = doc + _SCAN
+    return scan
+
+
+_SCAN = """
+
+    Each element combines those up to its own; those from its own on with `reverse`. With
+    `exclusive` its own is left out, and the first one is the identity. The element type stays;
+    floats narrower than f32 are scanned in f32 and rounded once. In a loop over `dim` it is the
+    scan of one tile.
+    """
+cumsum = _scan("add", "The running sum along an axis.", "cumsum")
+cumprod = _scan("mul", "The running product along an axis.", "cumprod")
+cummax = _scan("max", "The running maximum along an axis; NaN spreads.", "cummax")
+cummin = _scan("min", "The running minimum along an axis; NaN spreads.", "cummin")
 
 
 def iterate(axis: Size, init_args: Sequence[Value] = ()) -> Callable[[Callable[..., Any]], Any]:

@@ -194,10 +194,11 @@ class Builder:
             self.scopes = kept
 
     @contextmanager
-    def loop(self, axis: str, span: Span | None) -> Generator[Expr]:
-        """Open the serial loop over the steps of an axis."""
+    def loop(self, axis: str, span: Span | None, *, backwards: bool = False) -> Generator[Expr]:
+        """Open the serial loop over the steps of an axis, from the last one with `backwards`."""
         counter = self.name(f"{axis.lower()}_step")
-        scope = Scope(axis, Expr.of(counter))
+        step = Expr.of(counter)
+        scope = Scope(axis, self.plan.axes[axis].steps - 1 - step if backwards else step)
         self.scopes.append(scope)
         yield scope.step
         self.scopes.pop()

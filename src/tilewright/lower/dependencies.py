@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.base.diagnostics import UnsupportedError
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.lower.builder import Builder
-from tilewright.mapping.layouts import Tiled, atom_layouts, blocked
+from tilewright.mapping.layouts import Tiled, atom_layouts, blocked, consecutive
 from tilewright.poly.layout import LayoutDigit, Place
 
 
@@ -75,6 +76,8 @@ def _natural(b: Builder, op: Op) -> Tiled | None:
             return contract_layouts(b, op)[2]
         case ops.ReduceOp():
             return layout_of(b, op.value).project(op.type.axes)
+        case ops.Scan():
+            return _scanned(b, op)
         case ops.CastOp() | ops.View():
             return _if_covering(b, (op.value,), op)
         case ops.Elementwise():
@@ -95,6 +98,46 @@ def _if_covering(b: Builder, args: Sequence[int], op: Op) -> Tiled | None:
             if found is not None:
                 return found
     return None
+
+
+def _scanned(b: Builder, op: ops.Scan) -> Tiled:
+    """The operand's layout where each thread's elements of the axis are side by side in it."""
+    found = natural_layout(b, op.value)
+    if found is not None and found == consecutive(found, op.axis):
+        return found
+    return consecutive(default_layout(b, op.type.axes), op.axis)
+
+
+def scan_directions(b: Builder, axis: str, values: Sequence[int]) -> Mapping[bool, ops.Scan]:
+    """The scans along an axis in the loop that computes these values: by `reverse`, one of each.
+
+    Those of a loop that the author wrote do not count: they see one tile.
+    """
+    found: dict[bool, ops.Scan] = {}
+    pending, seen = list(values), set[int]()
+    while pending:
+        number = pending.pop()
+        if number in seen or axis not in loops_of(b, number):
+            continue
+        seen.add(number)
+        op = b.graph.by_id[number]
+        pending.extend(ops.operands(op))
+        if isinstance(op, ops.Scan) and op.axis == axis and axis not in b.enclosing[op.id]:
+            found.setdefault(op.reverse, op)
+    return found
+
+
+def runs_backwards(b: Builder, axis: str, values: Sequence[int]) -> bool:
+    """Whether the loop over an axis that computes these values starts at the last step."""
+    found = scan_directions(b, axis, values)
+    if len(found) > 1:
+        raise UnsupportedError(
+            f"scans along {axis} in both directions meet in one value",
+            span=found[True].span,
+            expected=f"one direction, or the whole of {axis} in one step",
+            mend="write one of the scans to a tensor, and read it in a second kernel",
+        )
+    return True in found
 
 
 def carried_layout(b: Builder, owner: ops.Iterate, position: int) -> Tiled:

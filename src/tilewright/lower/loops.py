@@ -33,6 +33,8 @@ from tilewright.lower.dependencies import (
     carried_layout,
     default_layout,
     natural_layout,
+    runs_backwards,
+    scan_directions,
     scope_depth,
 )  # fmt: skip
 from tilewright.lower.reductions import emit_contract
@@ -94,14 +96,17 @@ def _joins(b: Builder, group: list[ops.WriteOp], op: Op) -> bool:
     return _write_loops(b, op) == _write_loops(b, group[0])
 
 
-def _write_loops(b: Builder, op: ops.WriteOp) -> list[str]:
-    return [a for a in op.type.axes if b.is_serial(a) and not b.is_open(a)]
+def _write_loops(b: Builder, op: ops.WriteOp) -> list[tuple[str, bool]]:
+    """The loops that a write needs and whether they run backwards; along a scan the innermost."""
+    axes = [a for a in op.type.axes if b.is_serial(a) and not b.is_open(a)]
+    axes.sort(key=lambda a: bool(scan_directions(b, a, (op.value,))))
+    return [(a, runs_backwards(b, a, (op.value,))) for a in axes]
 
 
 def _emit_writes(b: Builder, group: Sequence[ops.WriteOp]) -> None:
     with ExitStack() as stack:
-        for axis in _write_loops(b, group[0]):
-            stack.enter_context(b.loop(axis, group[0].span))
+        for axis, backwards in _write_loops(b, group[0]):
+            stack.enter_context(b.loop(axis, group[0].span, backwards=backwards))
         for op in group:
             _emit_write(b, op)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.base.dtypes import DType, Kind, f32, f64, i32
+from tilewright.base.spans import Span
 from tilewright.graph import ops
 from tilewright.kernel.ops import (
     Apply,
@@ -23,7 +24,7 @@ from tilewright.kernel.ops import (
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment, Placed
 from tilewright.lower.convert import through_shared
-from tilewright.lower.dependencies import contract_layouts, layout_of
+from tilewright.lower.dependencies import contract_layouts, layout_of, runs_backwards
 from tilewright.lower.values import (
     demand,
     expression,
@@ -47,8 +48,8 @@ def identity(name: str, dtype: DType) -> float | int:
     return -top - 1 if name == "max" else top
 
 
-def _wide(dtype: DType) -> DType:
-    """The element type in which a reduction of `dtype` is carried out."""
+def accumulated(dtype: DType) -> DType:
+    """The element type in which a reduction or a scan of `dtype` is carried out."""
     if dtype.kind is Kind.FLOAT:
         return dtype if dtype == f64 else f32
     return dtype if dtype.bits >= 32 else i32
@@ -59,7 +60,7 @@ def emit_reduce(b: Builder, op: ops.ReduceOp) -> Fragment:
     axis = op.axis
     tiled = layout_of(b, op.value)
     rest = tiled.project(op.type.axes)
-    wide = _wide(op.type.dtype)
+    wide = accumulated(op.type.dtype)
     neutral = identity(op.name, wide)
     made = b.fragment(f"v{op.id}_{op.name}", wide, rest, op.span)
     placed = b.place(rest.layout)
@@ -67,7 +68,8 @@ def emit_reduce(b: Builder, op: ops.ReduceOp) -> Fragment:
     b.emit(Assign(placed.over, made.ref(placed.registers()), start, op.span))
     with ExitStack() as stack:
         if b.is_serial(axis) and not b.is_open(axis):
-            stack.enter_context(b.loop(axis, op.span))
+            backwards = runs_backwards(b, axis, (op.value,))
+            stack.enter_context(b.loop(axis, op.span, backwards=backwards))
         whole = b.place(tiled.layout)
         value = masked(b, op.value, whole, tiled, (axis,), neutral, wide)
         coordinate = b.base(axis) + whole.position(axis)
@@ -99,22 +101,39 @@ def _combine_lanes(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout)
         weight *= digit.extent
 
 
-def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout) -> Fragment:
-    """Exchange the warps' partial results through shared memory; every warp combines them all."""
-    ours = [d for d in layout.at(Place.WARP) if d.axis == op.axis]
+@dataclass(frozen=True, slots=True)
+class WarpParts:
+    """The partial results of all warps that share an axis, in every thread.
+
+    `digit` names them, in the order of what the warps hold; `own` is the thread's own.
+    """
+
+    parts: Fragment
+    digit: str
+    own: Expr
+
+
+def share_warps(
+    b: Builder, axis: str, made: Fragment, layout: Layout, span: Span | None
+) -> WarpParts | None:
+    """Exchange the warps' partial results along an axis through shared memory."""
+    ours = [d for d in layout.at(Place.WARP) if d.axis == axis]
     if not ours:
-        return made
-    partial = f"{op.axis}_warps"
+        return None
+    partial = f"{axis}_warps"
     count = 1
+    places: dict[LayoutDigit, int] = {}
+    for d in sorted(ours, key=lambda d: d.stride):
+        places[d] = count
+        count *= d.extent
     digits: list[LayoutDigit] = []
-    for d in reversed(layout.digits):
-        if d.place is Place.WARP and d.axis == op.axis:
-            digits.insert(0, LayoutDigit(Place.WARP, d.extent, partial, count))
-            count *= d.extent
-        elif d.axis != op.axis:
-            digits.insert(0, d)
+    for d in layout.digits:
+        if d in places:
+            digits.append(LayoutDigit(Place.WARP, d.extent, partial, places[d]))
+        elif d.axis != axis:
+            digits.append(d)
         elif d.place is Place.LANE:
-            digits.insert(0, replace(d, axis=None, stride=0))
+            digits.append(replace(d, axis=None, stride=0))
     shape = (*made.layout.shape, (partial, count))
     spread = replace(made, tiled=Tiled(Layout(shape, tuple(digits)), made.tiled.inner))
     gathered = Tiled(
@@ -128,18 +147,25 @@ def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout)
         ),
         made.tiled.inner,
     )
-    all_parts = through_shared(b, spread, gathered, op.span, f"warps share {op.axis}")
+    parts = through_shared(b, spread, gathered, span, f"warps share {axis}")
+    return WarpParts(parts, partial, b.place(spread.layout).position(partial))
+
+
+def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout) -> Fragment:
+    """Every warp combines the partial results of all."""
+    shared = share_warps(b, op.axis, made, layout, op.span)
+    if shared is None:
+        return made
     total = b.fragment(f"v{op.id}_total", made.dtype, made.tiled, op.span)
-    whole = b.place(gathered.layout)
+    whole = b.place(shared.parts.layout)
     kept = made.layout.axes
     target = total.ref(whole.registers(kept))
     start = Const(identity(op.name, made.dtype), made.dtype)
     b.emit(Assign(whole.over_on(kept), target, start, op.span))
-    value = Read(all_parts.ref(whole.registers()), made.dtype)
-    b.emit(
-        Reduce(op.name, whole.over_on(kept), whole.over_on((partial,)), target, value, (), op.span,
-               note=f"warps of {op.axis}")
-    )  # fmt: skip
+    value = Read(shared.parts.ref(whole.registers()), made.dtype)
+    over, along = whole.over_on(kept), whole.over_on((shared.digit,))
+    note = f"warps of {op.axis}"
+    b.emit(Reduce(op.name, over, along, target, value, (), op.span, note))
     return total
 
 
@@ -171,7 +197,8 @@ def emit_contract(b: Builder, op: ops.Contract, into: Fragment | None) -> Fragme
     with ExitStack() as stack:
         for axis in op.contracted:
             if b.is_serial(axis) and not b.is_open(axis):
-                stack.enter_context(b.loop(axis, op.span))
+                backwards = runs_backwards(b, axis, (op.lhs, op.rhs))
+                stack.enter_context(b.loop(axis, op.span, backwards=backwards))
         if atom is not None:
             _emit_atoms(b, op, atom, made, (first, row), (second, column))
         else:

@@ -73,6 +73,7 @@ def anchored(b: Builder, op: Op) -> Fragment:
     """The fragment of a value that comes to be in a layout of its own."""
     from tilewright.lower.loops import emit_iterate
     from tilewright.lower.reductions import emit_contract, emit_reduce
+    from tilewright.lower.scans import emit_scan
 
     found = _remembered(b, op.id, None)
     if found is not None:
@@ -83,6 +84,8 @@ def anchored(b: Builder, op: Op) -> Fragment:
                 made = emit_contract(b, op, None)
             case ops.ReduceOp():
                 made = emit_reduce(b, op)
+            case ops.Scan():
+                made = emit_scan(b, op)
             case ops.Result():
                 owner = b.graph.by_id[op.iterate]
                 if not isinstance(owner, ops.Iterate):

@@ -134,6 +134,22 @@ def blocked(plan: Plan, axes: Sequence[str], vector: int, *, flat: bool = False)
     return Tiled(make_layout(shape, [*warps, *lanes, *registers, *inner]), tail)
 
 
+def consecutive(tiled: Tiled, axis: str) -> Tiled:
+    """The same digits, with each thread's elements of an axis side by side.
+
+    Along the axis registers step by the least, then lanes, then warps.
+    """
+    order = (REGISTER, LANE, WARP)
+    own = [d for d in tiled.layout.digits if d.axis == axis]
+    strides: dict[LayoutDigit, int] = {}
+    reach = 1
+    for d in sorted(own, key=lambda d: (order.index(d.place), d.stride)):
+        strides[d] = reach
+        reach *= d.extent
+    digits = tuple(replace(d, stride=strides.get(d, d.stride)) for d in tiled.layout.digits)
+    return replace(tiled, layout=replace(tiled.layout, digits=digits))
+
+
 def same_elements(left: Layout, right: Layout) -> bool:
     """Whether every register of every thread holds the same element under both."""
     return all(left.at(p) == right.at(p) for p in Place)

@@ -71,7 +71,7 @@ def _reductions(graph: Graph, plan: Plan, world: World) -> Iterator[Obligation]:
         match op:
             case ops.Contract():
                 axes = op.contracted
-            case ops.ReduceOp():
+            case ops.ReduceOp() | ops.Scan():
                 axes = (op.axis,)
             case _:
                 axes = ()

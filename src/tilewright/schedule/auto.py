@@ -47,7 +47,7 @@ def choose_constraints(graph: Graph, target: Target, relief: int = 0) -> Automat
     held = held_axes(graph)  # no loop runs along others: reads go there by coordinates
     sizes = {a: n.const for a, n in graph.axes.items() if a in held}
     contracts = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
-    reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp)}
+    reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp | ops.Scan)}
     if contracts:
         found = _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:

@@ -38,7 +38,7 @@ def _is_shared(graph: Graph, workgroup: Workgroup) -> bool:
 def _combined(op: Op) -> tuple[str, ...]:
     """The axes along which an operation combines elements."""
     match op:
-        case ops.ReduceOp():
+        case ops.ReduceOp() | ops.Scan():
             return (op.axis,)
         case ops.Contract():
             return op.contracted
@@ -59,6 +59,8 @@ def _what(op: Op) -> str:
             return {"add": "a sum", "mul": "a product"}.get(name, f"a {name}imum")
         case ops.Contract():
             return "the sum of a matrix product"
+        case ops.Scan():
+            return "a scan"
         case _:
             return "a loop that carries values"
 

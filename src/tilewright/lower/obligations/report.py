@@ -27,6 +27,7 @@ from tilewright.lower.obligations.decodes import decodes
 from tilewright.lower.obligations.instances import settle
 from tilewright.lower.obligations.reductions import reductions
 from tilewright.lower.obligations.registers import assigned_before_read, register_bounds
+from tilewright.lower.obligations.scans import scans
 from tilewright.lower.obligations.scope import Program
 from tilewright.lower.obligations.shared_memory import races
 from tilewright.lower.obligations.unwritten import unwritten_reads
@@ -80,6 +81,7 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.ALIGNMENT, alignment),
     (Kind.REDUCTION, lambda program, _: reductions(program)),
     (Kind.REDUCTION, lambda program, _: combining(program)),
+    (Kind.REDUCTION, lambda program, _: scans(program)),
     (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),
     (Kind.UNWRITTEN, unwritten_reads),
     (Kind.RACE, races),
