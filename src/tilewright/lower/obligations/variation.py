@@ -114,7 +114,7 @@ class _Walker:
 
     def loop(self, loop: Loop, state: Bits, names: Bits) -> None:
         inside = {**names, loop.var: self.of(loop.extent, names)}
-        before: Bits | None = None  # a body that changes nothing is walked once
+        before: Bits | None = None
         while before != state:
             before = dict(state)
             self.body(loop.body, state, inside)
