@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _in_order(
 
 def _scalar(program: Program, name: str, dtype: DType, value: object) -> Number:
     if isinstance(value, np.generic):  # those of ml_dtypes too, which are no Python numbers
-        value = value.item()
+        value = cast("object", value.item())
     if plain_number(value) is None:
         raise CallError(
             f"{name} is a {type(value).__name__}, not a number",

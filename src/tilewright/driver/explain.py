@@ -50,4 +50,3 @@ def _inserted(compilation: Compilation) -> Iterator[str]:
                 yield f"store to {statement.dst.name}: {statement.note}"
             case _:
                 pass
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.base.diagnostics import CallError
 from tilewright.codegen.sim import SimReport, simulate
 from tilewright.driver.call import Call, bind_symbols
@@ -10,7 +12,11 @@ from tilewright.driver.overlaps import Footprint
 from tilewright.runtime.arguments import Device
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import (
-    Module, architecture, current_stream, load_module, use_device,
+    Module,
+    architecture,
+    current_stream,
+    load_module,
+    use_device,
 )  # fmt: skip
 from tilewright.runtime.launch import BoundLaunch, bind_launch
 from tilewright.runtime.toolchain import compile_source
@@ -49,7 +55,8 @@ class Launcher:
         """Run on the call's device, writing outputs in place."""
         if call.device.kind == "cpu":
             kernel = self._compilation.kernel
-            arguments = {n: v.array() for n, v in call.tensors.items()} | dict(call.scalars)
+            arguments: dict[str, Any] = {n: v.array() for n, v in call.tensors.items()}
+            arguments.update(call.scalars)
             symbols = bind_symbols(kernel, call)
             views = tuple(call.tensors.values())
             Footprint.of(kernel, views).check(views)

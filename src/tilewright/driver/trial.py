@@ -60,7 +60,7 @@ def run_trial(
             values[name] = random_array(random, [whole[a] for a in kind.axes], kind.dtype)
         else:
             values[name] = random_array(random, [], kind).item()
-    tensors = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
+    tensors: dict[str, Array] = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
     scalars = {n: v for n, v in values.items() if not isinstance(v, np.ndarray)}
     tiles = {a: p.tile for a, p in compiled.compilation.plan.axes.items()}
     expected = evaluate(graph, tensors, scalars, whole, tiles)

@@ -23,7 +23,7 @@ def plan_contracts(
     found = [op for op in ops.walk(graph.body) if isinstance(op, Contract)]
     atoms = {op.id: _choose(graph, op, op.atom or hardware.mma_type, hardware, target, shares)
              for op in found}  # fmt: skip
-    return {op.id: _roles(graph, op, atoms, target) for op in found}
+    return {op.id: _roles(graph, op, atoms) for op in found}
 
 
 def _types(graph: Graph, op: Contract) -> tuple[str, str]:
@@ -91,9 +91,7 @@ def _divides(
     return fits(lhs, rhs)
 
 
-def _roles(
-    graph: Graph, op: Contract, atoms: dict[int, MmaAtom | None], target: Target
-) -> ContractPlan:
+def _roles(graph: Graph, op: Contract, atoms: dict[int, MmaAtom | None]) -> ContractPlan:
     lhs, rhs = graph.by_id[op.lhs].type.axes, graph.by_id[op.rhs].type.axes
     left = [a for a in lhs if a not in rhs]
     right = [a for a in rhs if a not in lhs]
