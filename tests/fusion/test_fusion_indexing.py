@@ -137,6 +137,21 @@ def test_long_running_sums(size) -> None:
     check(build, [x], expected, tolerance=(1e-10, 1e-10))
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((2, 9000), 1), ((3000, 3), 0)], ids=str)
+def test_running_sums_of_many_steps(shape, dim) -> None:
+    x = sample(DataType.Float, shape, special=False)
+
+    def build(fd) -> None:
+        (a,) = define(fd, x)
+        s = fd.ops.cumsum(a, dim)
+        fd.add_output(s)
+        fd.add_output(s / fd.ops.sum(fd.ops.abs(a), [dim], keepdim=True))
+
+    s = x.double().cumsum(dim)
+    expected = (s.float(), (s / x.double().abs().sum(dim, keepdim=True)).float())
+    check(build, [x], expected, tolerance=(1e-3, 1e-2))
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, DataType.Bool], ids=str)
 def test_types_of_running_sums(dtype) -> None:
     x = sample(dtype, (20,), special=False)

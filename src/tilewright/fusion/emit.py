@@ -229,6 +229,13 @@ class Emitter:
         rest = [d for d in range(value.rank) if d not in over]
         return self.view(self.add(node), [i for i, d in enumerate(rest) if d not in dims], shape)
 
+    def scan(self, name: str, value: Value, dim: int) -> Value:
+        """Running `name` along a dimension, in the operand's own element type."""
+        if value.shape[dim] == 1 or value.type.is_empty:
+            return value
+        node = ops.Scan(type=value.type, span=self.span, name=name, value=value.id, dim=dim)
+        return self.add(node)
+
     def contract(
         self, lhs: Value, rhs: Value, lhs_labels: Sequence[int], rhs_labels: Sequence[int],
         labels: Sequence[int], shape: Sequence[int], dtype: DType,
@@ -303,6 +310,6 @@ _FIELDS: Mapping[type[Node], tuple[str, ...]] = {
     kind: tuple(f for f in kind.__dataclass_fields__ if f != "span")
     for kind in (
         ops.Input, ops.ScalarInput, ops.Constant, ops.Iota, ops.Map, ops.Convert, ops.View,
-        ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Gather,
+        ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Gather, ops.Scan,
     )
 }  # fmt: skip

@@ -7,17 +7,14 @@ count from the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt
 
 from tilewright.base.diagnostics import ShapeError
 from tilewright.base.dtypes import DType
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Table
-from tilewright.fusion.emit import IDENTITIES, Emitter, Operand, Value
+from tilewright.fusion.emit import Emitter, Operand, Value
 from tilewright.fusion.movement import narrow, squeeze
 from tilewright.fusion.promotion import summed, working
-
-SHORT = 64  # elements of a running sum that is made in one step
 
 
 def _spread(e: Emitter, index: Value, dim: int, rank: int) -> Value:
@@ -121,47 +118,9 @@ def _running(name: str) -> Callable[..., Value]:
         if not x.rank or x.type.is_empty:
             return e.cast(x, result)
         wide = e.cast(x, working(result))
-        return e.cast(_scan(e, name, wide, dim), result)
+        return e.cast(e.scan(name, wide, dim), result)
 
     return expand
-
-
-def _scan(e: Emitter, name: str, x: Value, dim: int) -> Value:
-    """Runs of about the root of the length, each by itself, then combined with those before it."""
-    size = x.shape[dim]
-    if size <= SHORT:
-        return _all_before(e, name, x, dim, inclusive=True)
-    run = 1 << (isqrt(size - 1).bit_length())
-    runs = -(-size // run)
-    padded = _with(x.shape, dim, runs * run)
-    whole = e.move(x, [0] * x.rank, [1] * x.rank, padded, IDENTITIES[name])
-    parts = e.reshape(whole, [*x.shape[:dim], runs, run, *x.shape[dim + 1 :]])
-    inner = _all_before(e, name, parts, dim + 1, inclusive=True)
-    totals = e.reduce(name, parts, [dim + 1], keepdim=True)
-    ahead = _all_before(e, name, totals, dim, inclusive=False)
-    joined = e.reshape(e.map(name, inner, ahead), padded)
-    return e.move(joined, [0] * x.rank, [1] * x.rank, x.shape)
-
-
-def _all_before(e: Emitter, name: str, x: Value, dim: int, *, inclusive: bool) -> Value:
-    """At each place, the combination of all places up to it (or before it)."""
-    size = x.shape[dim]
-    rank = x.rank + 1
-    # Dimension `dim` is the place; what it combines runs along the next one.
-    dims = [*range(dim), None, *range(dim, x.rank)]
-    terms = e.view(x, dims, [*x.shape[:dim], 1, *x.shape[dim:]])
-    place, term = (_counter(e, size, d, rank) for d in (dim, dim + 1))
-    counts = e.map("le" if inclusive else "lt", term, place)
-    chosen = e.map("select", counts, terms, e.number(x, IDENTITIES[name]))
-    return e.reduce(name, chosen, [dim + 1])
-
-
-def _counter(e: Emitter, size: int, dim: int, rank: int) -> Value:
-    return _spread(e, e.iota(size), dim, rank)
-
-
-def _with(shape: tuple[int, ...], dim: int, size: int) -> list[int]:
-    return [size if d == dim else n for d, n in enumerate(shape)]
 
 
 TABLE: Table = {

@@ -66,6 +66,8 @@ def _told_apart(program: Program, segment: Segment) -> tuple[set[Element], list[
         node = program.nodes[number]
         axes = segment.axes[number]
         sums.append(real(axes[node.type.rank :]))
+        if isinstance(node, ops.Scan):
+            fixed |= real((axes[node.dim],))
         if ops.moves(node):
             fixed |= real(axes)
     for instance in segment.reads.values():

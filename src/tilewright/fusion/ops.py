@@ -131,6 +131,15 @@ class Reduce(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Node):
+    """At each place along `dim`, `name` (add, mul) over the places up to it."""
+
+    name: str
+    value: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract(Node):
     """Sum of products over the labels that the result lacks.
 
@@ -167,7 +176,7 @@ def operands(node: Node) -> tuple[int, ...]:
     match node:
         case Map():
             return node.args
-        case Convert() | View() | Reshape() | Move() | Reduce():
+        case Convert() | View() | Reshape() | Move() | Reduce() | Scan():
             return (node.value,)
         case Contract():
             return (node.lhs, node.rhs)

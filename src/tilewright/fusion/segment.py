@@ -136,7 +136,7 @@ class _Segmenter:
         if isinstance(node, ops.View) and not direct and self._alias(number, node):
             return
         self.inline[number] = 1 + sum(self._inlined(o) for o in ops.operands(node))
-        if isinstance(node, ops.Reduce | ops.Gather):
+        if isinstance(node, ops.Reduce | ops.Gather | ops.Scan):
             self.inline[number] = INLINED + 1
         groups = {id(g): g for o in direct for g in (self._group(o),)}
         level = max([self._ready(node), *(g.level for g in groups.values())])
@@ -303,7 +303,7 @@ class _Segmenter:
                 first.reads.setdefault(source, []).extend(instances)
         first.nodes.append(number)
         axes = self.axes[number]
-        own, reduced = real(axes), real(axes[node.type.rank :])
+        own, reduced = real(axes), combined(node, axes)
         first.axes = {self.domains.find(e) for e in first.axes | own}
         first.reduced = {self.domains.find(e) for e in first.reduced | reduced}
         if isinstance(node, ops.Contract):
@@ -448,14 +448,14 @@ def _kinds_fit(node: Node, groups: list[_Group]) -> bool:
     if isinstance(node, ops.Contract):
         return not any(g.nodes for g in groups)
     if contracts:
-        plain = not (ops.moves(node) or isinstance(node, ops.Reduce))
+        plain = not (ops.moves(node) or isinstance(node, ops.Reduce | ops.Scan))
         return plain and contracts == 1 and not any(g.reduced for g in groups if g.contract is None)
     return True
 
 
 def _one_nest(trial: Trial, node: Node, axes: Axes, groups: list[_Group]) -> bool:
     """Whether the axes of one of the parts are all there are, and all reduce the same ones."""
-    own, reduced = trial.axes(real(axes)), trial.axes(real(axes[node.type.rank :]))
+    own, reduced = trial.axes(real(axes)), trial.axes(combined(node, axes))
     parts = [own, *(trial.axes(g.axes) for g in groups)]
     if len(set[Element]().union(*parts)) > max(map(len, parts)):
         return False
@@ -464,6 +464,13 @@ def _one_nest(trial: Trial, node: Node, axes: Axes, groups: list[_Group]) -> boo
         others = [own, *(trial.axes(g.axes) for g in groups if g.contract is None)]
         return not any(part & sums[0] for part in others) if sums else True
     return all(s == sums[0] for s in sums)
+
+
+def combined(node: Node, axes: Axes) -> set[Element]:
+    """The axes along which a node combines elements: they must lie within a block."""
+    if isinstance(node, ops.Scan):
+        return real((axes[node.dim],))
+    return real(axes[node.type.rank :])
 
 
 def real(axes: Axes) -> set[Element]:

@@ -41,7 +41,7 @@ def renumbered(node: Node, numbers: list[int]) -> Node:
     match node:
         case ops.Map():
             return replace(node, args=tuple(numbers[a] for a in node.args))
-        case ops.Convert() | ops.View() | ops.Reshape() | ops.Move() | ops.Reduce():
+        case ops.Convert() | ops.View() | ops.Reshape() | ops.Move() | ops.Reduce() | ops.Scan():
             return replace(node, value=numbers[node.value])
         case ops.Gather():
             return replace(node, value=numbers[node.value], index=numbers[node.index])

@@ -283,6 +283,8 @@ class _Translator:
                         for e in self.segment.axes[number]]  # fmt: skip
                 self.again = self.segment.again[number]
                 return self._moved(number, axes)
+            case ops.Scan():
+                return self._scan(number, node)
             case ops.Gather():
                 self.again = self.segment.again[number]
                 return self._gather(number, node)
@@ -332,6 +334,21 @@ class _Translator:
                 )
             )
         return value
+
+    def _scan(self, number: int, node: ops.Scan) -> int:
+        value = self._operand(number, 0)
+        element = self.segment.axes[number][node.dim]
+        if element is None:
+            return value
+        axis, own = self.names[element], self.types[value]
+        if axis not in own.axes:
+            value = self._view(value, (*own.axes, axis), node.span)
+        made = self.types[value]
+        return self._add(
+            graph_ops.Scan(
+                id=self._id(), type=made, span=node.span, name=node.name, value=value, axis=axis
+            )
+        )
 
     def _contract(self, number: int, node: ops.Contract) -> int:
         """A contraction; as products and a sum where an operand brings no axis of its own."""
