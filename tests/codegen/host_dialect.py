@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtypes import DType
+from tilewright.codegen.access import AccessPrinter
 from tilewright.codegen.c_like import print_kernel
 from tilewright.codegen.dialect import Copy, plain_copy, stored_type
 from tilewright.codegen.hip_prelude import PRELUDE as HIP_PRELUDE
+from tilewright.kernel.async_ops import AsyncStatement
 from tilewright.kernel.ops import Kernel
 from tilewright.poly.layout import Layout, Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Target
@@ -90,7 +92,7 @@ class HostDialect:
     def opening(self) -> list[str]:
         return _OPENING.strip().splitlines()
 
-    def signature(self, name: str, threads: int, cluster: int) -> str:
+    def signature(self, name: str, kernel: Kernel) -> str:
         return f"static void {name}"
 
     def shared(self, size: int, /) -> str:
@@ -143,6 +145,29 @@ static void {name}({d}* d, const {a}* a, const {b}* b) {{
       }}
     }}
   tw_meet(&tw_the_warp->meet);
+}}"""
+        return name, text.strip()
+
+    def asynchronous(self, statement: AsyncStatement, _access: AccessPrinter, /) -> list[str]:
+        raise NotImplementedError(type(statement).__name__)
+
+    def map_parameter(self, name: str, /) -> str:
+        raise NotImplementedError(name)
+
+    def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
+        name = "tw_store_" + store.name.replace(".", "_")
+        words = [f"unsigned r{i}" for i in range(store.tiles)]
+        element = "rows[8 * t + 2 * (l % 4) + j][l / 4]" if store.transposed else (
+            "rows[8 * t + l / 4][2 * (l % 4) + j]"
+        )  # fmt: skip
+        text = f"""
+static void {name}(void* row, {", ".join(words)}) {{
+  unsigned words[] = {{{", ".join(f"r{i}" for i in range(store.tiles))}}};
+  unsigned short* rows[32];
+  for (int i = 0; i < 32; ++i) rows[i] = (unsigned short*)tw_exchange(row, i);
+  int l = tw_lane_index;
+  for (int t = 0; t < {store.tiles}; ++t)
+    for (int j = 0; j < 2; ++j) {element} = (unsigned short)(words[t] >> 16 * j);
 }}"""
         return name, text.strip()
 

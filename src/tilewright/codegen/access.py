@@ -12,6 +12,7 @@ from tilewright.codegen.encode import bits_of
 from tilewright.codegen.index import IndexPrinter, bare, counting, running_part, swizzled
 from tilewright.codegen.names import PIECE, Names
 from tilewright.codegen.values import stored_constant
+from tilewright.kernel.async_ops import TileRef
 from tilewright.kernel.ops import (
     AsyncCopy,
     Kernel,
@@ -65,6 +66,21 @@ class AccessPrinter:
             return self._shared_element(buffer, ref.index)
         offset = self._global_offset(self._tensor(ref.name), ref.index)
         return f"{self.names.memory[ref.name]}[{offset}]"
+
+    def unswizzled(self, ref: MemRef | TileRef) -> str:
+        """The C pointer to where an element of a shared buffer lies without its swizzle.
+
+        The copy engine and the matrix unit swizzle addresses themselves.
+        """
+        buffer = self.kernel.shared_buffer(ref.name)
+        if buffer is None:
+            raise LegalityError(f"{ref.name} is not a shared buffer of {self.kernel.name}")
+        linear = Expr(())
+        for coordinate, stride in zip(ref.index, buffer.strides, strict=True):
+            linear = linear + self.index.scope.resolve(coordinate) * stride
+        offset = self.index.text(linear)
+        name = self.names.memory[ref.name]
+        return name if offset == "0" else f"{name} + {offset}"
 
     def _tensor(self, name: str) -> Tensor:
         tensor = self.kernel.tensor(name)
@@ -190,48 +206,54 @@ class AccessPrinter:
 
     # ------------------------------------------------------------ matrix loads
 
-    def matrix_load(self, load: Load, shape: MatrixShape) -> list[str]:
-        """One warp-wide load. Lane ``8 * t + r`` gives the address of row r of tile t."""
-        atom = find_matrix_load(self.target, load, shape)
-        extents = dict(load.over)
+    def matrix_move(self, move: Load | Store, shape: MatrixShape) -> list[str]:
+        """One warp-wide load or store. Lane ``8 * t + r`` has the address of row r of tile t."""
+        atom = find_matrix_row(self.target, move, shape)
+        memory, fragment = (move.src, move.dst) if isinstance(move, Load) else (move.dst, move.src)
+        extents = dict(move.over)
         lane = Expr.of("lane")
         rows: dict[str, Expr | int | str] = {shape.column: 0}
         below = 8
         for tile in reversed(shape.tiles):
             rows[tile] = _digit(lane, below, extents[tile], self.kernel.warp_size)
             below *= extents[tile]
-        index = list(load.src.index)
+        index = list(memory.index)
         rows[shape.row] = 0 if atom.transposed else Expr(((Mod(lane, 8), 1),))
         index = [i.substitute(rows) for i in index]
         if atom.transposed:  # the vector runs along the memory's rows, two to a column digit
-            index[load.axis] = index[load.axis] + Expr(((Mod(lane, 8), 1),))
-        address = self.memory(MemRef(load.src.name, tuple(index)))
+            index[move.axis] = index[move.axis] + Expr(((Mod(lane, 8), 1),))
+        address = self.memory(MemRef(memory.name, tuple(index)))
         words: list[str] = []
         for values in product(*(range(extents[tile]) for tile in shape.tiles)):
             chosen: dict[str, Expr | int | str] = dict(zip(shape.tiles, values, strict=True))
-            place = tuple(i.substitute(chosen) for i in load.dst.index)
-            words.append(f"*(unsigned*)&{self.register(RegRef(load.dst.name, place))}")
+            place = tuple(i.substitute(chosen) for i in fragment.index)
+            words.append(f"*(unsigned*)&{self.register(RegRef(fragment.name, place))}")
+        if isinstance(move, Store):
+            name, _ = self.dialect.matrix_store_declaration(atom)
+            return call(name, f"&{address}", *words)
         name, _ = self.dialect.matrix_load_declaration(atom)
         return call(name, *words, f"&{address}")
 
 
-def find_matrix_load(target: Target, load: Load, shape: MatrixShape) -> MatrixLoad:
-    """The instruction that a load names; an error where the target or the load does not fit it."""
-    row = next((r for r in target.matrix_loads if r.name == shape.atom), None)
+def find_matrix_row(target: Target, load: Load | Store, shape: MatrixShape) -> MatrixLoad:
+    """The instruction that a load or store names; an error where either does not fit it."""
+    rows = target.matrix_loads if isinstance(load, Load) else target.matrix_stores
+    row = next((r for r in rows if r.name == shape.atom), None)
+    what = "load" if isinstance(load, Load) else "store"
     if row is None:
         raise AtomError(
-            f"{target.name} has no matrix load {shape.atom}",
+            f"{target.name} has no matrix {what} {shape.atom}",
             span=load.span,
-            expected=f"one of {', '.join(r.name for r in target.matrix_loads) or 'none'}",
-            mend="use a plain load",
+            expected=f"one of {', '.join(r.name for r in rows) or 'none'}",
+            mend=f"use a plain {what}",
         )
     tiles = 1
     for name, extent in load.over:
         tiles *= extent if name in shape.tiles else 1
     if tiles != row.tiles or load.width != 2 or load.guard:
         raise LegalityError(
-            f"{row.name} loads {row.tiles} tiles of two elements a lane with no guard; "
-            f"this load has {tiles} tiles of {load.width}",
+            f"{row.name} {what}s {row.tiles} tiles of two elements a lane with no guard; "
+            f"this {what} has {tiles} tiles of {load.width}",
             span=load.span,
             expected="tile digits whose extents multiply to the instruction's tiles",
         )

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tilewright.base.diagnostics import AtomError, UnsupportedError
-from tilewright.codegen.access import AccessPrinter, find_matrix_load
+from tilewright.codegen.access import AccessPrinter, find_matrix_row
 from tilewright.codegen.dialect import Dialect, assignment, call, stored_type
-from tilewright.codegen.index import IndexPrinter, Range, Scope, bare, counting
+from tilewright.codegen.index import IndexPrinter, Range, bare, counting
+from tilewright.codegen.index import Scope as Variables
 from tilewright.codegen.names import COUNTERS, Names, assign_names
 from tilewright.codegen.values import ValuePrinter
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, Phases, WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -45,7 +47,7 @@ from tilewright.kernel.ops import (
     When,
     walk,
 )  # fmt: skip
-from tilewright.target.model import MmaAtom, Target
+from tilewright.target.model import MmaAtom, Scope, Target
 
 _WORD = re.compile(r"\w+")
 
@@ -53,8 +55,8 @@ _WORD = re.compile(r"\w+")
 def print_kernel(kernel: Kernel, target: Target, dialect: Dialect) -> str:
     """The whole translation unit of `kernel`.
 
-    Parameters come in this order: a pointer for each tensor, an ``int`` for each symbol, then
-    the scalars, each in the order of the kernel. The launch is one-dimensional:
+    Parameters come in this order: a pointer for each tensor, the tensor maps, an ``int`` for
+    each symbol, then the scalars, each in the order of the kernel. The launch is one-dimensional:
     product(kernel.grid) blocks of `kernel.threads` threads.
     """
     _check_dtypes(kernel, dialect)
@@ -100,17 +102,21 @@ def _atom_declarations(kernel: Kernel, target: Target, dialect: Dialect) -> dict
     """Device functions for the instructions that the kernel uses, by name."""
     result: dict[str, str] = {}
     for statement in walk(kernel.body):
-        if isinstance(statement, Mma):
+        if isinstance(statement, Mma | WarpgroupMma):
             name, text = dialect.mma_declaration(find_atom(target, statement))
             result[name] = text
         elif isinstance(statement, Load) and statement.matrix is not None:
-            row = find_matrix_load(target, statement, statement.matrix)
+            row = find_matrix_row(target, statement, statement.matrix)
             name, text = dialect.matrix_load_declaration(row)
+            result[name] = text
+        elif isinstance(statement, Store) and statement.matrix is not None:
+            row = find_matrix_row(target, statement, statement.matrix)
+            name, text = dialect.matrix_store_declaration(row)
             result[name] = text
     return result
 
 
-def find_atom(target: Target, statement: Mma) -> MmaAtom:
+def find_atom(target: Target, statement: Mma | WarpgroupMma) -> MmaAtom:
     atom = target.atom(statement.atom)
     if atom is None:
         raise AtomError(
@@ -118,6 +124,13 @@ def find_atom(target: Target, statement: Mma) -> MmaAtom:
             span=statement.span,
             expected=f"one of {', '.join(a.name for a in target.mma_atoms)}",
             mend="choose an instruction of the target",
+        )
+    if isinstance(statement, Mma) and atom.scope is Scope.WARPGROUP:
+        raise UnsupportedError(
+            f"an Mma statement prints no warpgroup atoms, and {atom.name} is one",
+            span=statement.span,
+            expected="an atom that one warp executes, or a WarpgroupMma",
+            mend="choose a warp atom",
         )
     return atom
 
@@ -135,12 +148,16 @@ class _Printer:
         kernel = self.kernel
         parameters = [
             *(self._pointer(t) for t in kernel.tensors),
+            *(self.dialect.map_parameter(self.names.memory[m.name]) for m in kernel.maps),
             *(f"const int {self.names.variables[s.name]}" for s in kernel.symbols),
             *(f"const {stored_type(s.dtype)} {self.names.scalars[s.name]}" for s in kernel.scalars),
         ]
-        head = self.dialect.signature(self.names.kernel, kernel.threads, kernel.cluster)
-        lines = [*(self._shared(s) for s in kernel.shared)]
-        if kernel.shared:
+        head = self.dialect.signature(self.names.kernel, kernel)
+        lines = [
+            *(self._shared(s) for s in kernel.shared),
+            *(self._phases(p) for p in kernel.phases),
+        ]
+        if lines:
             lines.insert(0, self.dialect.shared(kernel.shared_bytes))
         body = self.body(kernel.body, self._outer_scope())
         lines += self._counters(body)
@@ -164,6 +181,14 @@ class _Printer:
         name = self.names.memory[buffer.name]
         return f"{kind}* const {name} = reinterpret_cast<{kind}*>({place});  // {shape}"
 
+    def _phases(self, phases: Phases) -> str:
+        name, kind = self.names.memory[phases.name], "unsigned long long"
+        place = f"tw_shared + {phases.offset}"
+        return (
+            f"{kind}* const {name} = reinterpret_cast<{kind}*>({place});"
+            f"  // {phases.count}, {phases.arrivals} arrivals"
+        )
+
     def _fragment(self, fragment: Registers) -> str:
         extents = "".join(f"[{n}]" for n in fragment.shape)
         comment = f"  // {fragment.holds}" if fragment.holds else ""
@@ -186,7 +211,7 @@ class _Printer:
             wanted.add("thread")
         return [f"const int {name[c]} = {texts[c]};" for c in COUNTERS if c in wanted]
 
-    def _outer_scope(self) -> Scope:
+    def _outer_scope(self) -> Variables:
         kernel = self.kernel
         counters = {
             "block": Range(0, None),
@@ -194,11 +219,11 @@ class _Printer:
             "warp": Range(0, kernel.warps - 1),
             "lane": Range(0, kernel.warp_size - 1),
         }
-        return Scope({**counters, **{s.name: Range(s.low, None) for s in kernel.symbols}})
+        return Variables({**counters, **{s.name: Range(s.low, None) for s in kernel.symbols}})
 
     # ------------------------------------------------------------ statements
 
-    def body(self, body: Body, scope: Scope) -> list[str]:
+    def body(self, body: Body, scope: Variables) -> list[str]:
         lines: list[str] = []
         for statement in body:
             lines += _noted(statement, self.statement(statement, scope))
@@ -207,7 +232,7 @@ class _Printer:
                     scope = scope.with_variable(name, counting(scope.resolve(extent)))
         return lines
 
-    def statement(self, statement: Statement, scope: Scope) -> list[str]:
+    def statement(self, statement: Statement, scope: Variables) -> list[str]:
         match statement:
             case Decode():
                 return self._decode(statement, scope)
@@ -228,11 +253,17 @@ class _Printer:
                 return [self.dialect.barrier()]
             case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
                 return self._instances(statement, scope)
+            case BulkLoad() | BulkStore() | WarpgroupMma():
+                return self._each(
+                    statement.over,
+                    scope,
+                    lambda s: self.dialect.asynchronous(statement, self._access(s)),
+                )
             case _:
-                raise UnsupportedError(f"no back end prints {type(statement).__name__} yet")
+                return self.dialect.asynchronous(statement, self._access(scope))
 
     def _instances(
-        self, statement: Assign | Reduce | Load | Store | AsyncCopy | Mma, scope: Scope
+        self, statement: Assign | Reduce | Load | Store | AsyncCopy | Mma, scope: Variables
     ) -> list[str]:
         """A statement once per value of its unrolled digits."""
         match statement:
@@ -240,10 +271,13 @@ class _Printer:
                 return self._each(over, scope, lambda s: self._assign(dst, value, s))
             case Reduce():
                 return self._reduce(statement, scope)
-            case Load(matrix=MatrixShape(tiles=tiles) as shape):
+            case (
+                Load(matrix=MatrixShape(tiles=tiles) as shape)
+                | Store(matrix=MatrixShape(tiles=tiles) as shape)
+            ):
                 over = tuple(d for d in statement.over if d[0] not in tiles)
                 return self._each(
-                    over, scope, lambda s: self._access(s).matrix_load(statement, shape)
+                    over, scope, lambda s: self._access(s).matrix_move(statement, shape)
                 )
             case Load(over=over, src=src, axis=axis, width=width):
                 pieces = self._access(scope).pieces(src, axis, width)
@@ -260,7 +294,7 @@ class _Printer:
             case Mma(over=over):
                 return self._each(over, scope, lambda s: self._mma(statement, s))
 
-    def _decode(self, decode: Decode, scope: Scope) -> list[str]:
+    def _decode(self, decode: Decode, scope: Variables) -> list[str]:
         """``digit = source / (product of the extents after it) % extent``."""
         name = self.names.variables
         printer = self._index(scope)
@@ -278,7 +312,7 @@ class _Printer:
             below *= extent.const
         return lines[::-1]
 
-    def _decode_stepwise(self, decode: Decode, scope: Scope) -> list[str]:
+    def _decode_stepwise(self, decode: Decode, scope: Variables) -> list[str]:
         name = self.names.variables
         printer = self._index(scope)
         lines: list[str] = []
@@ -294,7 +328,7 @@ class _Printer:
             rest = f"{later} / {count}"
         return lines
 
-    def _loop(self, loop: Loop, scope: Scope) -> list[str]:
+    def _loop(self, loop: Loop, scope: Variables) -> list[str]:
         var = self.names.variables[loop.var]
         extent = self._index(scope).text(loop.extent)
         within = scope.with_loop(loop.var, counting(loop.extent), unrolled=loop.unroll)
@@ -302,7 +336,9 @@ class _Printer:
         pragma = ["#pragma unroll"] if loop.unroll else []
         return [*pragma, *_block(f"for (int {var} = 0; {var} < {extent}; ++{var})", inner)]
 
-    def _each(self, over: Over, scope: Scope, inner: Callable[[Scope], list[str]]) -> list[str]:
+    def _each(
+        self, over: Over, scope: Variables, inner: Callable[[Variables], list[str]]
+    ) -> list[str]:
         """The unrolled loops over digits around the lines of one instance."""
         lines = inner(scope.with_over(over))
         for name, extent in reversed(over):
@@ -312,36 +348,36 @@ class _Printer:
                 lines = ["#pragma unroll", *_block(head, lines)]
         return lines
 
-    def _assign(self, dst: RegRef, value: Value, scope: Scope) -> list[str]:
+    def _assign(self, dst: RegRef, value: Value, scope: Variables) -> list[str]:
         return assignment(self._access(scope).register(dst), self._values(scope).stored(value))
 
-    def _reduce(self, reduce: Reduce, scope: Scope) -> list[str]:
+    def _reduce(self, reduce: Reduce, scope: Variables) -> list[str]:
         dtype = self.kernel.fragment(reduce.dst.name).dtype
         step = Apply(reduce.op, (Read(reduce.dst, dtype), reduce.value), dtype)
         over = reduce.over + reduce.along
         return self._each(over, scope, lambda s: self._assign(reduce.dst, step, s))
 
-    def _async_copy(self, copy: AsyncCopy, scope: Scope) -> list[str]:
+    def _async_copy(self, copy: AsyncCopy, scope: Variables) -> list[str]:
         access = self._access(scope)
         pieces = access.pieces(copy.dst, copy.dst_axis, copy.width, (copy.src, copy.src_axis))
         over = copy.over + pieces.over
         return self._each(over, scope, lambda s: self._access(s).async_copy(copy, pieces))
 
-    def _mma(self, mma: Mma, scope: Scope) -> list[str]:
+    def _mma(self, mma: Mma, scope: Variables) -> list[str]:
         name, _ = self.dialect.mma_declaration(find_atom(self.target, mma))
         access = self._access(scope)
         return call(name, *(f"&{access.register(ref)}" for ref in (mma.d, mma.a, mma.b)))
 
     # ------------------------------------------------------------ printers of a scope
 
-    def _index(self, scope: Scope) -> IndexPrinter:
+    def _index(self, scope: Variables) -> IndexPrinter:
         return IndexPrinter(scope, self.names.variables.__getitem__)
 
-    def _access(self, scope: Scope) -> AccessPrinter:
+    def _access(self, scope: Variables) -> AccessPrinter:
         index = self._index(scope)
         return AccessPrinter(self.kernel, self.target, self.dialect, self.names, index)
 
-    def _values(self, scope: Scope) -> ValuePrinter:
+    def _values(self, scope: Variables) -> ValuePrinter:
         access = self._access(scope)
         return ValuePrinter(self.dialect, self.names, access.index, access.register)
 

@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType
+from tilewright.codegen.access import AccessPrinter
 from tilewright.codegen.c_like import print_kernel
+from tilewright.codegen.cuda_async import print_async, warpgroup_function
+from tilewright.codegen.cuda_async_prelude import ASYNC_PRELUDE
 from tilewright.codegen.cuda_prelude import DTYPES, PRELUDE
 from tilewright.codegen.dialect import STORED, Copy, call, plain_copy, stored_type
 from tilewright.codegen.prelude import FUNCTION, function
-from tilewright.kernel.ops import Kernel
+from tilewright.kernel.async_ops import AsyncStatement, SetRegisters
+from tilewright.kernel.ops import Kernel, walk
 from tilewright.poly.layout import Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
 
@@ -29,7 +32,7 @@ _WHOLE_WARP = "0xffffffffu"
 class _Cuda:
     @property
     def prelude(self) -> Mapping[str, str]:
-        return PRELUDE
+        return {**PRELUDE, **ASYNC_PRELUDE}
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -49,9 +52,19 @@ class _Cuda:
     def opening(self) -> list[str]:
         return []
 
-    def signature(self, name: str, threads: int, cluster: int) -> str:
+    def signature(self, name: str, kernel: Kernel) -> str:
+        cluster = kernel.cluster
         ranks = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
-        return f'extern "C" __global__ void __launch_bounds__({threads}){ranks} {name}'
+        # `setmaxnreg` takes effect only in a kernel that states its blocks per multiprocessor.
+        roles = any(isinstance(s, SetRegisters) for s in walk(kernel.body))
+        bounds = f"{kernel.threads}, 1" if roles else f"{kernel.threads}"
+        return f'extern "C" __global__ void __launch_bounds__({bounds}){ranks} {name}'
+
+    def asynchronous(self, statement: AsyncStatement, access: AccessPrinter, /) -> list[str]:
+        return print_async(statement, access)
+
+    def map_parameter(self, name: str, /) -> str:
+        return f"const __grid_constant__ tw_tensor_map {name}"
 
     def shared(self, _size: int, /) -> str:
         return "extern __shared__ __align__(1024) unsigned char tw_shared[];"
@@ -80,12 +93,8 @@ class _Cuda:
         return _shuffle("__shfl_sync", value, dtype, lane)
 
     def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
-        if atom.scope is not Scope.WARP:
-            raise UnsupportedError(
-                f"the CUDA back end prints no {atom.scope.value} atoms, and {atom.name} is one",
-                expected="an atom that one warp executes",
-                mend="choose a warp atom",
-            )
+        if atom.scope is Scope.WARPGROUP:
+            return warpgroup_function(atom)
         d = _operand("d", atom.d_dtype, atom.d.count(Place.REGISTER))
         a = _operand("a", atom.a_dtype, atom.a.count(Place.REGISTER))
         b = _operand("b", atom.b_dtype, atom.b.count(Place.REGISTER))
@@ -107,6 +116,10 @@ class _Cuda:
                 "}",
             )
         )
+
+    def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
+        name = "tw_matrix_store_" + re.sub(r"\W", "_", store.name)
+        return name, ASYNC_PRELUDE[name]
 
     def matrix_load_declaration(self, load: MatrixLoad) -> tuple[str, str]:
         count = load.tiles

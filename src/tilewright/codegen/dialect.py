@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tilewright.base.dtypes import DType
+from tilewright.kernel.async_ops import AsyncStatement
+from tilewright.kernel.ops import Kernel
 from tilewright.target.model import MatrixLoad, MmaAtom
+
+if TYPE_CHECKING:
+    from tilewright.codegen.access import AccessPrinter
 
 # Texts of types that both dialects spell alike. Narrow floats are stored as their bits.
 STORED = {
@@ -104,7 +109,7 @@ class Dialect(Protocol):
         """Lines before the prelude."""
         ...
 
-    def signature(self, name: str, threads: int, cluster: int) -> str:
+    def signature(self, name: str, kernel: Kernel) -> str:
         """The function's head, up to its parameter list."""
         ...
 
@@ -128,6 +133,18 @@ class Dialect(Protocol):
 
     def mma_declaration(self, atom: MmaAtom) -> tuple[str, str]:
         """Name and text of ``void name(d*, const a*, const b*)`` over stored elements."""
+        ...
+
+    def asynchronous(self, statement: AsyncStatement, access: AccessPrinter, /) -> list[str]:
+        """One instance of a statement for the copy engine, the matrix unit or the roles."""
+        ...
+
+    def map_parameter(self, name: str, /) -> str:
+        """The parameter that a tensor map is passed as."""
+        ...
+
+    def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
+        """Name and text of ``void name(void* shared, unsigned r0, ..)``."""
         ...
 
     def matrix_load_declaration(self, load: MatrixLoad) -> tuple[str, str]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType
+from tilewright.codegen.access import AccessPrinter
 from tilewright.codegen.c_like import print_kernel
 from tilewright.codegen.dialect import Copy, plain_copy, stored_type
 from tilewright.codegen.hip_prelude import MISSING_F64, PRELUDE
 from tilewright.codegen.prelude import FUNCTION
+from tilewright.kernel.async_ops import AsyncStatement
 from tilewright.kernel.ops import Kernel
 from tilewright.poly.layout import Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
@@ -35,6 +37,13 @@ def _dtypes(target: Target) -> frozenset[str]:
     suffix = "fnuz" if any(a.a_dtype.name.endswith("fnuz") for a in target.mma_atoms) else ""
     wide = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "bool")
     return frozenset((*wide, f"f8e4m3{suffix}", f"f8e5m2{suffix}"))
+
+
+def _missing(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the HIP back end has no {what}",
+        expected="a kernel lowered for a target that has none of them",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +71,19 @@ class _Hip:
     def opening(self) -> list[str]:
         return list(_ATTRIBUTES)
 
-    def signature(self, name: str, threads: int, cluster: int) -> str:
+    def signature(self, name: str, kernel: Kernel) -> str:
+        threads = kernel.threads
         size = f"__attribute__((amdgpu_flat_work_group_size({threads}, {threads})))"
         return f'extern "C" __global__ {size} void {name}'
+
+    def asynchronous(self, statement: AsyncStatement, _access: AccessPrinter, /) -> list[str]:
+        raise _missing(type(statement).__name__)
+
+    def map_parameter(self, name: str, /) -> str:
+        raise _missing(f"tensor map {name}")
+
+    def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
+        raise _missing(f"matrix store {store.name}")
 
     def shared(self, size: int, /) -> str:
         return f"__shared__ __attribute__((aligned(128))) unsigned char tw_shared[{size}];"

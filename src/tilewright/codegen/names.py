@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, WarpgroupMma
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -56,7 +57,8 @@ def assign_names(kernel: Kernel, reserved: Iterable[str]) -> Names:
         if variable not in variables:
             variables[variable] = fresh.take(variable)
     scalars = {s.name: fresh.take(s.name) for s in kernel.scalars}
-    memory |= {s.name: fresh.take(s.name) for s in kernel.shared}
+    shared = (*kernel.shared, *kernel.phases, *kernel.maps)
+    memory |= {s.name: fresh.take(s.name) for s in shared}
     registers = {r.name: fresh.take(r.name) for r in kernel.registers}
     return Names(name, variables, memory, registers, scalars)
 
@@ -91,6 +93,8 @@ def _bound(statement: Statement) -> Iterator[str]:
             yield from (name for name, _ in digits)
         case Loop(var=var):
             yield var
+        case BulkLoad() | BulkStore() | WarpgroupMma():
+            yield from (name for name, _ in statement.over)
         case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
             yield from (name for name, _ in statement.over)
             if isinstance(statement, Reduce):

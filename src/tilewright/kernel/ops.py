@@ -19,10 +19,7 @@ from math import prod
 from tilewright.base.dtypes import DType, boolean
 from tilewright.base.spans import Span
 from tilewright.kernel.async_ops import PHASE_BYTES, AsyncStatement, Phases, TensorMap
-from tilewright.kernel.refs import MemRef as MemRef
-from tilewright.kernel.refs import Over as Over
-from tilewright.kernel.refs import ReducedAxis as ReducedAxis
-from tilewright.kernel.refs import RegRef as RegRef
+from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
 from tilewright.poly.expr import Expr, Guard
 
 # ---------------------------------------------------------------- declarations

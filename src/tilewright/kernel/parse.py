@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.base.dtypes import DType, boolean
+from tilewright.kernel.async_ops import Phases, TensorMap
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -32,7 +33,6 @@ from tilewright.kernel.ops import (
     Part,
     Read,
     Reduce,
-    ReducedAxis,
     Registers,
     Scalar,
     ScalarValue,
@@ -46,6 +46,13 @@ from tilewright.kernel.ops import (
     Value,
     When,
 )
+from tilewright.kernel.parse_async import (
+    ASYNC_WORDS,
+    read_async,
+    read_map,
+    read_phases,
+    read_reduces,
+)
 from tilewright.kernel.scan import DTYPES, Line
 from tilewright.kernel.values import INFIX, inferred_dtype
 from tilewright.poly.expr import Constraint, Guard
@@ -53,7 +60,7 @@ from tilewright.poly.expr import Constraint, Guard
 _SIGNS = {sign: op for op, sign in INFIX.items()}
 _PARTS = {part.value: part for part in Part}
 _MODES = {mode.value: mode for mode in Mode}
-_DECLARATIONS = {"symbol", "require", "scalar", "shared", "reg", *_MODES}
+_DECLARATIONS = {"symbol", "require", "scalar", "shared", "phases", "map", "reg", *_MODES}
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -87,6 +94,7 @@ def parse_kernel(text: str) -> Kernel:
         name, target, int(lanes[1:]), warps, grid, tuple(declared.symbols),
         tuple(declared.tensors), tuple(declared.scalars), tuple(declared.shared),
         tuple(declared.registers), body, tuple(declared.contracts), cluster,
+        tuple(declared.phases), tuple(declared.maps),
     )  # fmt: skip
 
 
@@ -100,6 +108,8 @@ class _Declarations:
         self.scalars: list[Scalar] = []
         self.shared: list[Shared] = []
         self.registers: list[Registers] = []
+        self.phases: list[Phases] = []
+        self.maps: list[TensorMap] = []
 
     def types(self) -> dict[str, DType]:
         return {declared.name: declared.dtype for declared in (*self.scalars, *self.registers)}
@@ -114,6 +124,10 @@ class _Declarations:
             multiple = line.optional("multiple", 1)
             product = line.expressions() if line.accept("product") else ()
             self.symbols.append(Symbol(name, low, multiple, product))
+        elif word == "phases":
+            self.phases.append(read_phases(line, line.name()))
+        elif word == "map":
+            self.maps.append(read_map(line, line.name()))
         else:
             name = line.name()
             dtype = line.after(":").dtype()
@@ -189,7 +203,7 @@ def _simple(line: Line, types: dict[str, DType]) -> Statement:
             return Assign(over, dst, _value(line, types), note=note, scans=_scans(line))
         op = line.name()
         value = _value(line.after("="), types)
-        return Reduce(op, over, along, dst, value, _reduces(line), note=note)
+        return Reduce(op, over, along, dst, value, read_reduces(line), note=note)
     word = line.name()
     if word == "decode":
         return _decode(line)
@@ -197,7 +211,9 @@ def _simple(line: Line, types: dict[str, DType]) -> Statement:
         return Barrier(note)
     if word == "mma":
         atom, d, a, b = line.name(), line.regs(), line.after("+=").regs(), line.after("*").regs()
-        return Mma(over, atom, d, a, b, _reduces(line), note=note)
+        return Mma(over, atom, d, a, b, read_reduces(line), note=note)
+    if word in ASYNC_WORDS:
+        return read_async(line, word, over)
     if word in ("load", "store"):
         return (_load if word == "load" else _store)(line, over)
     if word == "async":
@@ -225,16 +241,6 @@ def _decode(line: Line) -> Decode:
     while line.accept(","):
         digits.append((line.name(), line.after(":").expr()))
     return Decode(source, tuple(digits))
-
-
-def _reduces(line: Line) -> tuple[ReducedAxis, ...]:
-    result: list[ReducedAxis] = []
-    while line.accept("," if result else "reduces"):
-        axis = line.name()
-        coordinate = line.after("[").expr()
-        extent = line.after("]").after("of").expr()
-        result.append(ReducedAxis(axis, extent, coordinate))
-    return tuple(result)
 
 
 def _scans(line: Line) -> Scanned | None:
@@ -290,9 +296,11 @@ def _matrix(line: Line) -> MatrixShape:
 
 
 def _store(line: Line, over: Over) -> Store:
-    width, dst, src = _width(line), line.memory(), line.after("=").regs()
+    width = _width(line)
+    matrix = _matrix(line) if line.peek() == "via" and line.ahead() != "[" else None
+    dst, src = line.memory(), line.after("=").regs()
     axis = line.optional("axis", -1)
-    return Store(over, dst, src, width, axis, _guard(line), note=line.note)
+    return Store(over, dst, src, width, axis, _guard(line), note=line.note, matrix=matrix)
 
 
 def _copy(line: Line, over: Over) -> AsyncCopy:

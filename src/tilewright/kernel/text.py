@@ -31,13 +31,9 @@ from tilewright.kernel.ops import (
     Load,
     Loop,
     MatrixShape,
-    MemRef,
     Mma,
-    Over,
     Read,
     Reduce,
-    ReducedAxis,
-    RegRef,
     ScalarValue,
     Scanned,
     Shared,
@@ -49,8 +45,16 @@ from tilewright.kernel.ops import (
     children,
 )
 from tilewright.kernel.parse import parse_kernel
+from tilewright.kernel.phrases import (
+    show_expr,
+    show_guard,
+    show_list,
+    show_over,
+    show_reduces,
+    show_ref,
+)
+from tilewright.kernel.text_async import show_async, show_map, show_phases
 from tilewright.kernel.values import INFIX, inferred_dtype
-from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term
 
 __all__ = [
     "parse_kernel",
@@ -96,21 +100,25 @@ def _comment(note: str) -> str:
 def _declarations(kernel: Kernel) -> Iterator[str]:
     yield (
         f"kernel {kernel.name} target {kernel.target} warps {kernel.warps}x{kernel.warp_size}"
-        f" grid {_list(kernel.grid)}"
+        f" grid {show_list(kernel.grid)}"
         + (f" cluster {kernel.cluster}" if kernel.cluster > 1 else "")
     )
     for symbol in kernel.symbols:
         multiple = f" multiple {symbol.multiple}" if symbol.multiple != 1 else ""
-        product = f" product {_list(symbol.product)}" if symbol.product else ""
+        product = f" product {show_list(symbol.product)}" if symbol.product else ""
         yield f"  symbol {symbol.name} >= {symbol.low}{multiple}{product}"
     for constraint in kernel.contracts:
-        yield f"  require {_constraint(constraint)}"
+        yield f"  require {show_guard((constraint,))}"
     for tensor in kernel.tensors:
         yield f"  {_tensor(tensor)}"
     for scalar in kernel.scalars:
         yield f"  scalar {scalar.name}: {scalar.dtype}"
     for buffer in kernel.shared:
         yield f"  {_shared(buffer)}"
+    for phases in kernel.phases:
+        yield f"  {show_phases(phases)}"
+    for tensor_map in kernel.maps:
+        yield f"  {show_map(tensor_map)}"
     for fragment in kernel.registers:
         shape = ", ".join(str(extent) for extent in fragment.shape)
         yield f"  reg {fragment.name}: {fragment.dtype}[{shape}]{_comment(fragment.holds)}"
@@ -119,8 +127,8 @@ def _declarations(kernel: Kernel) -> Iterator[str]:
 def _tensor(tensor: Tensor) -> str:
     index = f" index {tensor.index_bits}" if tensor.index_bits != 64 else ""
     return (
-        f"{tensor.mode.value} {tensor.name}: {tensor.dtype}{_list(tensor.shape)}"
-        f" strides {_list(tensor.strides)} align {tensor.align}{index}"
+        f"{tensor.mode.value} {tensor.name}: {tensor.dtype}{show_list(tensor.shape)}"
+        f" strides {show_list(tensor.strides)} align {tensor.align}{index}"
     )
 
 
@@ -154,16 +162,19 @@ def _text(statement: Statement, types: Types) -> str:
         case Barrier():
             return "barrier"
         case Assign(over, dst, value):
-            return f"{_over(over)}{_ref(dst)} = {show_value(value, types)}{_scans(statement.scans)}"
+            scans = _scans(statement.scans)
+            return f"{show_over(over)}{show_ref(dst)} = {show_value(value, types)}{scans}"
         case Reduce(op, over, along, dst, value):
-            digits = _over(over, along)
+            digits = show_over(over, along)
             term = show_value(value, types)
-            return f"{digits}{_ref(dst)} {op}= {term}{_reduces(statement.reduces)}"
+            return f"{digits}{show_ref(dst)} {op}= {term}{show_reduces(statement.reduces)}"
         case Mma(over, atom, d, a, b):
-            product = f"{_ref(d)} += {_ref(a)} * {_ref(b)}"
-            return f"{_over(over)}mma {atom} {product}{_reduces(statement.reduces)}"
+            product = f"{show_ref(d)} += {show_ref(a)} * {show_ref(b)}"
+            return f"{show_over(over)}mma {atom} {product}{show_reduces(statement.reduces)}"
         case Load() | Store() | AsyncCopy():
-            return _over(statement.over) + _transfer(statement)
+            return show_over(statement.over) + _transfer(statement)
+        case _:
+            return show_async(statement)
 
 
 def _transfer(statement: Load | Store | AsyncCopy) -> str:
@@ -178,16 +189,18 @@ def _transfer(statement: Load | Store | AsyncCopy) -> str:
     width = f" {statement.width}" if statement.width != 1 else ""
     guard = f" if {show_guard(statement.guard)}" if statement.guard else ""
     via = fill = ""
+    if not isinstance(statement, AsyncCopy) and statement.matrix is not None:
+        via = f" via {_matrix(statement.matrix)}"
     if isinstance(statement, Load):
         tail = _indirect(statement.indirect) + tail
-        via = "" if statement.matrix is None else f" via {_matrix(statement.matrix)}"
         literal = _literal(statement.fill)
         fill = f" else {literal}" if literal != "0" else ""
-    return f"{word}{width}{via} {_ref(statement.dst)} = {_ref(statement.src)}{tail}{guard}{fill}"
+    moved = f"{show_ref(statement.dst)} = {show_ref(statement.src)}"
+    return f"{word}{width}{via} {moved}{tail}{guard}{fill}"
 
 
 def _indirect(coordinates: tuple[Indirect, ...]) -> str:
-    found = ", ".join(f"{c.axis} by {_ref(c.ref)}" for c in coordinates)
+    found = ", ".join(f"{c.axis} by {show_ref(c.ref)}" for c in coordinates)
     return f" gather {found}" if found else ""
 
 
@@ -200,35 +213,11 @@ def _matrix(matrix: MatrixShape) -> str:
     return f"{matrix.atom}(row {matrix.row}, column {matrix.column}{tiles})"
 
 
-def _over(over: Over, along: Over = ()) -> str:
-    def digits(word: str, pairs: Over) -> str:
-        return f"{word} " + ", ".join(f"{name} < {extent}" for name, extent in pairs)
-
-    parts = [digits(word, pairs) for word, pairs in (("for", over), ("along", along)) if pairs]
-    return " ".join(parts) + ": " if parts else ""
-
-
-def _reduces(axes: tuple[ReducedAxis, ...]) -> str:
-    if not axes:
-        return ""
-    return " reduces " + ", ".join(
-        f"{r.axis}[{show_expr(r.coordinate)}] of {show_expr(r.extent)}" for r in axes
-    )
-
-
 def _scans(scan: Scanned | None) -> str:
     if scan is None:
         return ""
     place = f"{scan.axis}[{show_expr(scan.coordinate)}] of {show_expr(scan.extent)}"
-    return f" scans {scan.op} {scan.part.value} {place} at {_list(scan.others)}"
-
-
-def _ref(ref: RegRef | MemRef) -> str:
-    return f"{ref.name}{_list(ref.index)}"
-
-
-def _list(expressions: tuple[Expr, ...]) -> str:
-    return f"[{', '.join(show_expr(e) for e in expressions)}]"
+    return f" scans {scan.op} {scan.part.value} {place} at {show_list(scan.others)}"
 
 
 # ---------------------------------------------------------------- values
@@ -250,11 +239,11 @@ def show_value(value: Value, types: Types) -> str:
         case ScalarValue(name):
             text, usual = name, types.get(name)
         case Read(ref):
-            text, usual = _ref(ref), types.get(ref.name)
+            text, usual = show_ref(ref), types.get(ref.name)
         case LaneXor(ref, mask):
-            text, usual = f"lane_xor({_ref(ref)}, {mask})", types.get(ref.name)
+            text, usual = f"lane_xor({show_ref(ref)}, {mask})", types.get(ref.name)
         case LaneRead(ref, lane):
-            text, usual = f"lane_read({_ref(ref)}, {show_expr(lane)})", types.get(ref.name)
+            text, usual = f"lane_read({show_ref(ref)}, {show_expr(lane)})", types.get(ref.name)
     return text + _annotation(value.dtype, usual)
 
 
@@ -289,51 +278,3 @@ def _literal(number: float | bool) -> str:
     if isinstance(number, bool):
         return "true" if number else "false"
     return str(number) if isinstance(number, int) else repr(float(number))
-
-
-# ---------------------------------------------------------------- expressions
-
-
-def show_expr(expr: Expr) -> str:
-    """An expression, with parentheses only where they are needed."""
-    parts: list[str] = []
-    for term, coefficient in expr.terms:
-        text = _term(term)
-        if coefficient == -1 and not parts and not isinstance(term, str):
-            text = f"({text})"  # a leading minus would bind to the numerator
-        if abs(coefficient) != 1:
-            text = f"{abs(coefficient)}*{text if isinstance(term, str) else f'({text})'}"
-        parts += ("-" if coefficient < 0 else "+", text)
-    if expr.const or not parts:
-        parts += ("-" if expr.const < 0 else "+", str(abs(expr.const)))
-    lead = "-" if parts[0] == "-" else ""
-    return lead + " ".join(parts[1:])
-
-
-def _term(term: Term) -> str:
-    if isinstance(term, str):
-        return term
-    inner = show_expr(term.num)
-    simple = term.num.const == 0 and all(isinstance(t, str) for t, _ in term.num.terms)
-    if not (simple and len(term.num.terms) == 1 and term.num.terms[0][1] == 1):
-        inner = f"({inner})"
-    return f"{inner} {'/' if isinstance(term, Div) else '%'} {term.den}"
-
-
-def show_guard(guard: Guard) -> str:
-    """A conjunction; ``true`` where it is empty."""
-    return " and ".join(_constraint(c) for c in guard) if guard else "true"
-
-
-def _constraint(constraint: Constraint) -> str:
-    """``a - b - 1 >= 0`` -> ``b < a``: each side keeps the terms that are positive there."""
-    expr = constraint.expr
-    # "m < 8" rather than "m <= 7", "m < M" rather than "m + 1 <= M", but "0 <= m".
-    upper = expr.const >= 0 and bool(expr.terms) and all(c < 0 for _, c in expr.terms)
-    strict = not constraint.equality and (expr.const < 0 or upper)
-    const = expr.const + 1 if strict else expr.const
-    right = Expr(tuple((t, c) for t, c in expr.terms if c > 0), max(const, 0))
-    left = Expr(tuple((t, -c) for t, c in expr.terms if c < 0), max(-const, 0))
-    if constraint.equality:
-        return f"{show_expr(right)} == {show_expr(left)}"
-    return f"{show_expr(left)} {'<' if strict else '<='} {show_expr(right)}"

@@ -17,6 +17,13 @@ from tilewright.base.dtypes import DType
 from tilewright.kernel.ops import Kernel
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, load_driver
+from tilewright.runtime.tensor_maps import (
+    MAP_ALIGN,
+    MAP_FORMAT,
+    MapEncoder,
+    Maps,
+    map_encoders,
+)
 
 _FORMATS = {
     "f64": "d",
@@ -32,7 +39,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ParameterBlock:
-    """Where each parameter of a kernel lies in one buffer: pointers, symbols, scalars."""
+    """Where each parameter of a kernel lies in one buffer: pointers, maps, symbols, scalars."""
 
     formats: tuple[str, ...]
     offsets: tuple[int, ...]
@@ -40,9 +47,10 @@ class ParameterBlock:
 
     @staticmethod
     def of(kernel: Kernel) -> ParameterBlock:
-        """The order is that of the printed kernel: tensors, then symbols, then scalars."""
+        """The order is that of the printed kernel: tensors, maps, symbols, then scalars."""
         formats = (
             *("P" for _ in kernel.tensors),
+            *(MAP_FORMAT for _ in kernel.maps),
             *("i" for _ in kernel.symbols),
             *(_FORMATS.get(s.dtype.name, f"{s.dtype.bytes}s") for s in kernel.scalars),
         )
@@ -50,7 +58,8 @@ class ParameterBlock:
         size = 0
         for code in formats:
             width = struct.calcsize(code)
-            size = -(-size // width) * width
+            step = min(width, MAP_ALIGN)
+            size = -(-size // step) * step
             offsets.append(size)
             size += width
         return ParameterBlock(formats, tuple(offsets), size)
@@ -84,17 +93,27 @@ class BoundLaunch:
         "_context",
         "_driver",
         "_frame",
+        "_maps",
         "_module",
         "_pack",
         "_shared",
         "_threads",
     )
 
-    def __init__(self, module: Module, kernel: Kernel, blocks: int, values: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        kernel: Kernel,
+        blocks: int,
+        values: Sequence[Any],
+        encoders: tuple[MapEncoder, ...] = (),
+    ) -> None:
         block = ParameterBlock.of(kernel)
-        pointers = len(kernel.tensors)
+        pointers, maps = len(kernel.tensors), len(kernel.maps)
+        self._maps = Maps(encoders, block.offsets[pointers]) if encoders else None
         template = bytearray(block.size)
-        fixed = zip(block.formats[pointers:], block.offsets[pointers:], values, strict=True)
+        first = pointers + maps
+        fixed = zip(block.formats[first:], block.offsets[first:], values, strict=True)
         for code, offset, value in fixed:
             struct.pack_into(code, template, offset, value)
         self._frame = _Frame(bytes(template), block.offsets)
@@ -124,6 +143,8 @@ class BoundLaunch:
     def _start(self, stream: int, pointers: Sequence[int]) -> None:
         frame = self._frame
         self._pack(frame.buffer, 0, *pointers)
+        if self._maps is not None:
+            self._maps.write(frame.buffer, pointers)
         result = self._driver.cuLaunchKernel(
             self._module.function, self._blocks, 1, 1, self._threads, 1, 1,
             self._shared, stream, frame.parameters, 0,
@@ -160,7 +181,7 @@ def bind_launch(
         *(symbols[s.name] for s in kernel.symbols),
         *(scalar_value(scalars[s.name], s.dtype) for s in kernel.scalars),
     ]
-    return BoundLaunch(module, kernel, blocks, values)
+    return BoundLaunch(module, kernel, blocks, values, map_encoders(kernel, symbols))
 
 
 def check_contracts(kernel: Kernel, symbols: Mapping[str, int]) -> None:

@@ -78,6 +78,7 @@ class Target:
     mma_atoms: tuple[MmaAtom, ...]
     matrix_loads: tuple[MatrixLoad, ...]
     max_cluster: int = 1  # blocks that may run together in a cluster
+    matrix_stores: tuple[MatrixLoad, ...] = ()  # the mirror of the matrix loads (`stmatrix`)
 
     def atom(self, name: str) -> MmaAtom | None:
         return next((atom for atom in self.mma_atoms if atom.name == name), None)

@@ -123,6 +123,11 @@ _MATRIX_LOADS = tuple(
     for suffix in ("", ".trans")
 )
 
+_MATRIX_STORES = tuple(
+    MatrixLoad(row.name, row.tiles, row.transposed, row.emit.replace("ldmatrix", "stmatrix"))
+    for row in _MATRIX_LOADS
+)
+
 SM_90A = Target(
     name="sm_90a",
     printer="cuda",
@@ -136,4 +141,5 @@ SM_90A = Target(
     mma_atoms=_WARP_ATOMS + _WARPGROUP_ATOMS,
     matrix_loads=_MATRIX_LOADS,
     max_cluster=8,
+    matrix_stores=_MATRIX_STORES,
 )

@@ -1,0 +1,260 @@
+"""CUDA texts of the asynchronous statements: transaction barriers, bulk copies, warpgroup MMA."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilewright.base.diagnostics import AtomError, UnsupportedError
+from tilewright.base.dtypes import DType
+from tilewright.codegen.access import AccessPrinter
+from tilewright.codegen.dialect import call, stored_type
+from tilewright.codegen.index import bare
+from tilewright.codegen.prelude import FUNCTION
+from tilewright.kernel.async_ops import (
+    Arrive,
+    ArriveExpect,
+    AsyncStatement,
+    BulkCommit,
+    BulkLoad,
+    BulkStore,
+    BulkWait,
+    ClusterArrive,
+    ClusterWait,
+    InitPhases,
+    NamedBarrier,
+    PhaseRef,
+    PhaseWait,
+    ProxyFence,
+    SetRegisters,
+    TileRef,
+    WarpgroupCommit,
+    WarpgroupFence,
+    WarpgroupMma,
+    WarpgroupWait,
+)
+from tilewright.kernel.ops import Kernel, Shared, walk
+from tilewright.kernel.refs import RegRef
+from tilewright.poly.layout import Place
+from tilewright.target.model import MmaAtom, Source
+
+_MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # swizzle bytes -> the descriptor's swizzle mode
+
+
+def _ptx(text: str) -> list[str]:
+    return [f'asm volatile("{text}" ::: "memory");']
+
+
+def print_async(statement: AsyncStatement, access: AccessPrinter) -> list[str]:
+    """The lines of one instance, in the scope of `access`."""
+    text = access.index.text
+    match statement:
+        case InitPhases(phases):
+            return _init(phases, access)
+        case Arrive(phase, block):
+            if block is None:
+                return call("tw_arrive", _phase(phase, access))
+            return call("tw_arrive_in_block", _phase(phase, access), text(block))
+        case ArriveExpect(phase, size):
+            return call("tw_arrive_expect", _phase(phase, access), str(size))
+        case PhaseWait(phase, parity):
+            return call("tw_phase_wait", _phase(phase, access), text(parity % 2))
+        case BulkLoad() | BulkStore():
+            return _copy(statement, access)
+        case WarpgroupMma():
+            return _mma(statement, access)
+        case WarpgroupWait(pending):
+            return [
+                *_ptx(f"wgmma.wait_group.sync.aligned {pending};"),
+                *_hold(access),
+            ]
+        case WarpgroupFence():
+            return [*_hold(access), *_ptx("wgmma.fence.sync.aligned;")]
+        case NamedBarrier(barrier, threads, arrive):
+            opcode = "bar.arrive" if arrive else "bar.sync"
+            operands = f'"r"({text(barrier)}), "n"({threads})'
+            return [f'asm volatile("{opcode} %0, %1;" :: {operands} : "memory");']
+        case _:
+            return _ptx(_plain(statement))
+
+
+def _plain(
+    statement: BulkCommit | BulkWait | ProxyFence | WarpgroupCommit | SetRegisters
+    | ClusterArrive | ClusterWait,
+) -> str:  # fmt: skip
+    """The instruction of a statement without operands."""
+    match statement:
+        case BulkCommit():
+            return "cp.async.bulk.commit_group;"
+        case BulkWait(pending, read):
+            return f"cp.async.bulk.wait_group{'.read' if read else ''} {pending};"
+        case ProxyFence():
+            return "fence.proxy.async.shared::cta;"
+        case WarpgroupCommit():
+            return "wgmma.commit_group.sync.aligned;"
+        case SetRegisters(count, grow):
+            return f"setmaxnreg.{'inc' if grow else 'dec'}.sync.aligned.u32 {count};"
+        case ClusterArrive():
+            return "barrier.cluster.arrive.release;"
+        case ClusterWait():
+            return "barrier.cluster.wait.acquire;"
+
+
+def _phase(ref: PhaseRef, access: AccessPrinter) -> str:
+    name = access.names.memory[ref.name]
+    index = access.index.text(ref.index)
+    return name if index == "0" else f"{name} + {index}"
+
+
+def _init(phases: tuple[str, ...], access: AccessPrinter) -> list[str]:
+    lines: list[str] = []
+    for name in phases:
+        array = access.kernel.phase_array(name)
+        if array is not None:
+            at = f"{access.names.memory[name]} + i"
+            lines.append(
+                f"for (int i = 0; i < {array.count}; ++i) tw_phase_init({at}, {array.arrivals});"
+            )
+    return [
+        f"if ({access.names.variables['thread']} == 0) {{",
+        *(f"  {line}" for line in lines),
+        *(f"  {line}" for line in _ptx("fence.mbarrier_init.release.cluster;")),
+        "}",
+    ]
+
+
+def _copy(statement: BulkLoad | BulkStore, access: AccessPrinter) -> list[str]:
+    box = access.names.memory[statement.map]
+    rank = len(statement.coordinates)
+    coordinates = [access.index.text(c) for c in statement.coordinates]
+    if isinstance(statement, BulkStore):
+        place = access.unswizzled(statement.src)
+        return call(f"tw_bulk_store_{rank}d", box, place, *coordinates)
+    place, phase = access.unswizzled(statement.dst), _phase(statement.phase, access)
+    if statement.multicast is None:
+        return call(f"tw_bulk_load_{rank}d", place, box, phase, *coordinates)
+    ranks = access.index.text(statement.multicast)
+    return call(f"tw_bulk_load_{rank}d_multicast", place, box, phase, *coordinates, ranks)
+
+
+def _hold(access: AccessPrinter) -> list[str]:
+    """Keep the compiler from moving accesses of accumulators over the line that follows."""
+    names = dict.fromkeys(s.d.name for s in walk(access.kernel.body) if isinstance(s, WarpgroupMma))
+    return [f"tw_hold({access.names.registers[name]});" for name in names]
+
+
+# ---------------------------------------------------------------- matrix instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """How the matrix unit walks an operand in shared memory; strides are bytes.
+
+    `across`: the operand's rows, not its depth, run along the buffer's last axis.
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    across: bool
+
+
+def swizzle_bytes(buffer: Shared) -> int | None:
+    """Which of the hardware's swizzles the buffer has: 0, 32, 64 or 128; None for another."""
+    swizzle = buffer.swizzle
+    if swizzle is None or swizzle.bits == 0:
+        return 0
+    pieces = (swizzle.base, swizzle.shift) == ((16 // buffer.dtype.bytes).bit_length() - 1, 3)
+    return 16 << swizzle.bits if pieces and swizzle.bits in (1, 2, 3) else None
+
+
+def descriptor(kernel: Kernel, ref: TileRef, rows: int, depth: int) -> Descriptor:
+    """The descriptor of a rows x depth operand. UnsupportedError where the layout has none."""
+    buffer = kernel.shared_buffer(ref.name)
+    size = 0 if buffer is None else buffer.dtype.bytes
+    swizzle = None if buffer is None else swizzle_bytes(buffer)
+    if buffer is None or not swizzle or buffer.shape[-1] * size != swizzle:
+        raise UnsupportedError(
+            f"no matrix descriptor describes the layout of {ref.name}",
+            expected="rows as long as a swizzle of 32, 64 or 128 bytes",
+            mend="use panels of such rows",
+        )
+    strides = [stride * size for stride in buffer.strides]
+    last = len(buffer.shape) - 1
+    across = ref.rows == last
+    outer, along = (ref.depth, rows) if across else (ref.rows, depth)
+    panel = strides[ref.panel] if ref.panel >= 0 else 16
+    if along * size > swizzle and ref.panel < 0:
+        raise UnsupportedError(
+            f"{along} elements of {ref.name} pass the end of its rows",
+            expected="a panel axis on which the operand goes on",
+        )
+    return Descriptor(panel, 8 * strides[outer], swizzle, across)
+
+
+def warpgroup_function(atom: MmaAtom) -> tuple[str, str]:
+    """Name and text of ``void name<a across, b across>(float* d, a, b, int accumulate)``."""
+    name = "tw_" + re.sub(r"\W", "_", atom.name)
+    count = atom.d.count(Place.REGISTER)
+    in_registers = atom.a_source is Source.REGISTER
+    words = atom.a.count(Place.REGISTER) * atom.a_dtype.bits // 32 if in_registers else 1
+    numbers = [f"%{i}" for i in range(count + words + 2)]
+    d = "{" + ", ".join(numbers[:count]) + "}"
+    a = "{" + ", ".join(numbers[count : count + words]) + "}" if in_registers else numbers[count]
+    b, predicate = numbers[-2:]
+    flags = _flags(atom.a_dtype, count + words + 2, in_registers=in_registers)
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    if in_registers:
+        inputs = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(words))
+        parameter = f"const {stored_type(atom.a_dtype)}* a"
+    else:
+        inputs, parameter = '"l"(a)', "unsigned long long a"
+    across = ', "n"(across_a)' if not in_registers and atom.a_dtype.bits == 16 else ""
+    across += ', "n"(across_b)' if atom.a_dtype.bits == 16 else ""
+    head = f"{FUNCTION} void {name}(\n    float* d, {parameter}, unsigned long long b, int more)"
+    return name, "\n".join(
+        (
+            "template <int across_a, int across_b>",
+            f"{head} {{",
+            f'  asm volatile("{{\\n.reg .pred more;\\nsetp.ne.b32 more, {predicate}, 0;\\n"',
+            f'      "{atom.emit} {d}, {a}, {b}, more{flags};\\n}}"',
+            f"      : {outputs}",
+            f'      : {inputs}, "l"(b), "r"(more){across});',
+            "}",
+        )
+    )
+
+
+def _flags(dtype: DType, first: int, *, in_registers: bool) -> str:
+    """Signs of the operands, and for 16-bit types which of those in shared memory are across."""
+    if not dtype.is_float:
+        return ""
+    if dtype.bits != 16:
+        return ", 1, 1"
+    if in_registers:
+        return f", 1, 1, %{first}"
+    return f", 1, 1, %{first}, %{first + 1}"
+
+
+def _mma(mma: WarpgroupMma, access: AccessPrinter) -> list[str]:
+    atom = access.target.atom(mma.atom)
+    if atom is None:
+        raise AtomError(f"{access.target.name} has no instruction {mma.atom}", span=mma.span)
+    name, _ = warpgroup_function(atom)
+    across_a = 0
+    if isinstance(mma.a, RegRef):
+        a = f"&{access.register(mma.a)}"
+    else:
+        form = descriptor(access.kernel, mma.a, atom.m, atom.k)
+        a, across_a = _described(mma.a, form, access), int(form.across)
+    form = descriptor(access.kernel, mma.b, atom.n, atom.k)
+    b = _described(mma.b, form, access)
+    guard = access.index.guard(mma.accumulate)
+    more = f"({bare(guard)}) ? 1 : 0" if guard else "1"
+    function = f"{name}<{across_a}, {int(form.across)}>"
+    return call(function, f"&{access.register(mma.d)}", a, b, more)
+
+
+def _described(ref: TileRef, form: Descriptor, access: AccessPrinter) -> str:
+    strides = f"{form.leading}, {form.stride}, {_MODES[form.swizzle]}"
+    return f"tw_matrix_descriptor<{strides}>({access.unswizzled(ref)})"
