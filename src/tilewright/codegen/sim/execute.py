@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from tilewright.base.diagnostics import BarrierError, LegalityError, UnsupportedError
+from tilewright.base.diagnostics import BarrierError, LegalityError
+from tilewright.codegen.sim.asynchronous import perform
 from tilewright.codegen.sim.index import Scope, Variable, both, evaluate, instances, number
 from tilewright.codegen.sim.machine import Machine
 from tilewright.codegen.sim.matrix import mma
@@ -16,7 +17,7 @@ from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray
 from tilewright.codegen.sim.operations import apply
 from tilewright.codegen.sim.site import Site
 from tilewright.codegen.sim.transfer import async_commit, async_copy, async_wait, load, store
-from tilewright.codegen.sim.values import check_written, select
+from tilewright.codegen.sim.values import check_written, select, set_registers
 from tilewright.codegen.sim.values import evaluate as value_of
 from tilewright.kernel.ops import (
     Apply,
@@ -48,12 +49,13 @@ def run(machine: Machine, body: Body, scope: Scope, mask: BoolArray | None) -> N
     """Execute a body for the threads that `mask` selects (None: all)."""
     here = dict(scope)
     for statement in body:
-        _step(machine, statement, here, mask)
+        step(machine, statement, here, mask)
 
 
-def _step(
+def step(
     machine: Machine, s: Statement, scope: dict[str, Variable], mask: BoolArray | None
 ) -> None:
+    """Execute one statement; a `Decode` adds its digits to the scope."""
     match s:
         case Decode():
             scope.update(_decode(machine, s, scope, mask))
@@ -82,12 +84,7 @@ def _step(
         case Barrier():
             _barrier(machine, s, scope, mask)
         case _:
-            raise UnsupportedError(
-                f"the simulator does not execute {type(s).__name__} yet",
-                span=getattr(s, "span", None),
-                expected="a kernel without transaction barriers, bulk copies and warpgroup MMA",
-                mend="run it on a device",
-            )
+            perform(machine, s, scope, mask)
 
 
 def _enter(machine: Machine, body: Body, scope: Scope, mask: BoolArray | None) -> None:
@@ -153,7 +150,7 @@ def _loop(machine: Machine, s: Loop, scope: Scope, mask: BoolArray | None) -> No
             run(machine, s.body, {**scope, s.var: number(value)}, mask)
         return
     site = Site.of(s, machine.crew, scope, mask)
-    _check_alike(site, extent, f"the extent of loop `{s.var}`")
+    check_alike(site, extent, f"the extent of loop `{s.var}`")
     longest = extent if mask is None else np.where(mask, extent, 0)
     for value in range(int(longest.max())):
         inner = {**scope, s.var: number(value)}
@@ -165,11 +162,11 @@ def _when(machine: Machine, s: When, scope: Scope, mask: BoolArray | None) -> No
     condition = value_of(machine, s.condition, site)
     # A copy: the body may write the register that was read.
     condition = condition.reshape(condition.shape or (1, 1)).copy()
-    _check_alike(site, condition, "the condition")
+    check_alike(site, condition, "the condition")
     _enter(machine, s.body, scope, both(mask, condition))
 
 
-def _check_alike(site: Site, values: Array, what: str) -> None:
+def check_alike(site: Site, values: Array, what: str) -> None:
     """BarrierError where the active threads of one block disagree."""
     if values.shape[-2] == 1:
         return
@@ -222,7 +219,7 @@ def _assign(machine: Machine, s: Assign, scope: Scope, mask: BoolArray | None) -
         return
     value = value_of(machine, s.value, site)
     fragment = machine.fragments[s.dst.name]
-    fragment.write(at, value.view(fragment.bits.dtype), mask)
+    set_registers(machine, s.dst, at, site, value.view(fragment.bits.dtype), mask)
 
 
 def _reduce(machine: Machine, s: Reduce, scope: Scope, mask: BoolArray | None) -> None:
@@ -244,7 +241,7 @@ def _reduce(machine: Machine, s: Reduce, scope: Scope, mask: BoolArray | None) -
     total = fragment.read(at)
     for term in full.reshape(-1, *full.shape[len(s.along) :]):
         total = apply(s.op, (total, term), (dtype, s.value.dtype), dtype)
-    fragment.write(at, total.view(fragment.bits.dtype), mask)
+    set_registers(machine, s.dst, at, site, total.view(fragment.bits.dtype), mask)
 
 
 def _reads(value: Value) -> Iterator[RegRef]:

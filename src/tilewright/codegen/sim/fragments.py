@@ -90,9 +90,10 @@ class Fragment:
         else:
             self.bits[at.index] = np.where(mask, bits, self.bits[at.index])
         if not self.complete:
-            self._mark(at, mask)
+            self.mark(at, mask)
 
-    def _mark(self, at: Selection, mask: BoolArray | None) -> None:
+    def mark(self, at: Selection, mask: BoolArray | None) -> None:
+        """Take the registers as written."""
         threads, blocks = self.bits.shape[1:]
         if at.by_thread or (mask is not None and mask.shape != (1, 1)):
             shape = (self.written.shape[0], threads, blocks)

@@ -15,6 +15,7 @@ from tilewright.base.diagnostics import (
     TilewrightError,
     UnwrittenReadError,
 )
+from tilewright.codegen.sim.clocks import ClockStamps
 from tilewright.codegen.sim.index import Affine
 from tilewright.codegen.sim.machine import Machine
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer, steps
@@ -104,8 +105,7 @@ def _touch(rows: IntArray, mask: BoolArray | None, stamps: Stamps) -> _Touch:
         full = np.broadcast_to(values, rows.shape).reshape(-1)
         return full if chosen is None else full[chosen]
 
-    by = Stamps(spread(stamps.own), spread(stamps.now), spread(stamps.first), stamps.width)
-    return _Touch(at, by, chosen, rows.shape)
+    return _Touch(at, stamps.mapped(spread), chosen, rows.shape)
 
 
 def _touch_shared(
@@ -170,6 +170,7 @@ def shared_read(
     touch = _touch_shared(machine, buffer, site.extents, at, mask)
     arena = buffer.arena
     _not_flying(site, place, buffer, touch, "read")
+    _not_under_way(machine, site, place, buffer, touch, write=False)
     bad = ~arena.written[touch.at]
     if bad.any():
         _, position = touch.position(bad)
@@ -191,6 +192,7 @@ def shared_write(
     """Check and record writes to shared memory."""
     touch = _touch_shared(machine, buffer, site.extents, at, mask)
     _not_flying(site, place, buffer, touch, "written")
+    _not_under_way(machine, site, place, buffer, touch, write=True)
     _may_write(site, place, buffer, touch)
     found = buffer.arena.log.write(touch.at, touch.stamps)
     if found is not None:
@@ -219,6 +221,26 @@ def _not_flying(site: Site, place: Place, buffer: SharedBuffer, touch: _Touch, v
         )
 
 
+def _not_under_way(
+    machine: Machine, site: Site, place: Place, buffer: SharedBuffer, touch: _Touch, *, write: bool
+) -> None:  # fmt: skip
+    """RaceError where the copy engine or a matrix instruction uses the elements meanwhile."""
+    if machine.beside is None or not isinstance(touch.stamps, ClockStamps):
+        return
+    found = machine.beside.agents.conflict(buffer, touch.at, touch.stamps, write)
+    if found is not None:
+        operation, doing, bad = found
+        _, position = touch.position(bad)
+        raise site.fault(
+            RaceError,
+            f"{place.element(site, position)} is {'written' if write else 'read'} by thread "
+            f"{position[-2]} while a {operation.kind.name} {doing} it",
+            position,
+            expected=operation.kind.expected,
+            notes=(operation.note,),
+        )
+
+
 def copy_issued(
     machine: Machine, site: Site, place: Place, buffer: SharedBuffer, at: IntArray,
     mask: BoolArray | None,
@@ -226,6 +248,7 @@ def copy_issued(
     """Check that an asynchronous copy may begin; its elements are under way from now on."""
     touch = _touch_shared(machine, buffer, site.extents, at, mask)
     _not_flying(site, place, buffer, touch, "written")
+    _not_under_way(machine, site, place, buffer, touch, write=True)
     _may_write(site, place, buffer, touch)
     threads = np.broadcast_to(touch.stamps.own - touch.stamps.now + 1, touch.at.shape)
     flying = buffer.arena.flying

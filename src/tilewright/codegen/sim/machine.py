@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
+from tilewright.base.diagnostics import LegalityError
+from tilewright.codegen.sim.agents import Agents, Landing, Operation
+from tilewright.codegen.sim.clocks import Clocks
 from tilewright.codegen.sim.fragments import Fragment
 from tilewright.codegen.sim.index import Indexer, Scope, Variable
+from tilewright.codegen.sim.meeting import Meetings
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer
 from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray
 from tilewright.codegen.sim.report import Tally
@@ -39,6 +43,22 @@ class Flight:
 
 
 @dataclass(slots=True)
+class Asynchrony:
+    """What works beside the threads, and what orders it and them.
+
+    `sendings` are the bulk stores that have yet to write their tensors.
+    """
+
+    clocks: Clocks
+    agents: Agents
+    meetings: Meetings
+    landings: list[Landing] = field(default_factory=list[Landing])
+    sendings: dict[Operation, Callable[[], None]] = field(
+        default_factory=dict[Operation, Callable[[], None]]
+    )
+
+
+@dataclass(slots=True)
 class Machine:
     """Everything that statements read and change. Arrays of masks and counters are
     ``[threads | 1, blocks | 1]``: they stay small as long as all agree.
@@ -55,6 +75,7 @@ class Machine:
     tally: Tally
     checks: bool
     random: np.random.Generator | None
+    beside: Asynchrony | None = None
     epoch: IntArray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
     groups: IntArray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
     flights: list[Flight] = field(default_factory=list[Flight])
@@ -72,12 +93,23 @@ class Machine:
         }
         return {name: Variable(value, name) for name, value in values.items()}
 
+    @property
+    def asynchrony(self) -> Asynchrony:
+        """What works beside the threads; LegalityError for a kernel without."""
+        if self.beside is None:
+            raise LegalityError(f"kernel `{self.kernel.name}` runs no asynchronous statement")
+        return self.beside
+
     def shared_stamps(self) -> Stamps:
         """Stamps for shared memory, which no other block can touch."""
+        if self.beside is not None:
+            return self.beside.clocks.stamps()
         return self._stamps(np.zeros((1, 1), np.int64))
 
     def global_stamps(self) -> Stamps:
         crew = self.crew
+        if self.beside is not None:
+            return self.beside.clocks.stamps(crew.first_block)
         blocks = crew.first_block + np.arange(crew.blocks, dtype=np.int64)[None, :]
         return self._stamps(blocks)
 

@@ -124,7 +124,7 @@ def _multiply(step: _Step) -> None:
     update = TileAxes.of(atom.d, "m", "n", step.groups).scatter(tiles)
     at = step.select(s.d, atom.d, digits)
     fragment = step.machine.fragments[s.d.name]
-    result = _accumulate(fragment.read(at), update, atom.d_dtype)
+    result = accumulate(fragment.read(at), update, atom.d_dtype)
     fragment.write(at, result.view(fragment.bits.dtype), step.mask)
 
 
@@ -135,7 +135,7 @@ def _operand(step: _Step, ref: RegRef, layout: Layout, axis: str, free: Over) ->
     data = step.machine.fragments[ref.name].read(step.select(ref, layout, digits))
     data = np.broadcast_to(data, (*_extents(digits), *data.shape[-3:]))
     axes = TileAxes.of(layout, axis, "k", step.groups)
-    tiles = axes.gather(_factors(data, step.machine.fragments[ref.name].declared.dtype, step.atom))
+    tiles = axes.gather(factors(data, step.machine.fragments[ref.name].declared.dtype, step.atom))
     rank, split = len(digits), len(batch) + len(free)
     block, group, row, k = range(rank, rank + 4)
     order = (*range(len(batch)), block, group, *range(len(batch), split), row)
@@ -161,7 +161,7 @@ def _extents(digits: Over) -> tuple[int, ...]:
     return tuple(extent for _, extent in digits)
 
 
-def _factors(data: Array, dtype: DType, atom: MmaAtom) -> Array:
+def factors(data: Array, dtype: DType, atom: MmaAtom) -> Array:
     """Operands in a type that holds their products exactly, and integer sums too."""
     if dtype.kind is Kind.INT:
         return data.astype(np.float64)
@@ -171,7 +171,7 @@ def _factors(data: Array, dtype: DType, atom: MmaAtom) -> Array:
     return wide
 
 
-def _accumulate(old: Array, update: Array, dtype: DType) -> Array:
+def accumulate(old: Array, update: Array, dtype: DType) -> Array:
     if dtype.kind is Kind.INT:
         return (old.astype(np.int64) + update.astype(np.int64)).astype(old.dtype)
     return convert(widen(old, dtype) + update, dtype)

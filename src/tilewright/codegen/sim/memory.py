@@ -111,7 +111,7 @@ class Arena:
         self.bits: Array = np.full((granules, blocks), fill, fill.dtype)
         self.written: BoolArray = np.zeros(granules, np.bool_)
         self.flying: IntArray = np.zeros(granules, np.int64)  # 1 + thread of the copy under way
-        self.log = AccessLog(granules)
+        self.log: AccessLog = AccessLog(granules)
 
     def spread(self) -> None:
         """Give each block shadow state of its own."""
@@ -147,6 +147,26 @@ class SharedBuffer:
         """Granules of elements, with one more axis in front, of extent `ratio`."""
         part = np.arange(self.ratio, dtype=np.int64).reshape(self.ratio, *(1,) * at.ndim)
         return at * self.ratio + (self.first + part)
+
+    def element(self, granule: int) -> str:
+        """The element that covers a granule of the arena, as `name[i, j]`."""
+        # A swizzle is its own inverse.
+        offset = int(self.physical(np.array((granule - self.first) // self.ratio)))
+        index: list[str] = []
+        for stride in self.declared.strides:
+            digit, offset = divmod(offset, stride)
+            index.append(str(digit))
+        return f"`{self.name}[{', '.join(index)}]`"
+
+    def get(self, at: IntArray, block: int) -> Array:
+        """The bits ``[n]`` of one block at (swizzled) offsets ``[n]``."""
+        parts = self.arena.bits[self.granules(at), block]
+        return np.ascontiguousarray(parts.T).view(bits_type(self.declared.dtype))[:, 0]
+
+    def put(self, at: IntArray, bits: Array, block: int) -> None:
+        """The mirror of `get`."""
+        parts = np.ascontiguousarray(bits)[:, None].view(self.arena.bits.dtype)
+        self.arena.bits[self.granules(at), block] = parts.T
 
     def gather(self, at: IntArray) -> Array:
         """Bits ``[*instances, threads | 1, blocks]``; anything at offsets outside the buffer."""

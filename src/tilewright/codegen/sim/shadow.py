@@ -6,6 +6,7 @@ before one of a later epoch. Accesses of one thread are ordered; all others are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,10 @@ class Stamps:
         """Which of the last accesses have no order to ours."""
         before = (last >= self.first) & (last < self.now)
         return ~before & (last != self.own) & (last != NOBODY)
+
+    def mapped(self, change: Callable[[IntArray], IntArray]) -> Stamps:
+        """The stamps with another shape."""
+        return Stamps(change(self.own), change(self.now), change(self.first), self.width)
 
     def elsewhere(self, last: IntArray) -> BoolArray:
         """Which of the accesses were done by other blocks."""

@@ -17,7 +17,9 @@ from tilewright.base.diagnostics import (
     ResourceError,
     UndefinedSymbolError,
 )
+from tilewright.codegen.sim.asynchronous import finish, is_asynchronous, prepare
 from tilewright.codegen.sim.execute import run
+from tilewright.codegen.sim.fibers import Scheduler
 from tilewright.codegen.sim.fragments import Fragment
 from tilewright.codegen.sim.guards import check_covered
 from tilewright.codegen.sim.index import Indexer, number
@@ -27,6 +29,7 @@ from tilewright.codegen.sim.numeric import NUMPY, Array, convert
 from tilewright.codegen.sim.report import BufferTally, SimReport, Tally
 from tilewright.codegen.sim.site import Crew
 from tilewright.codegen.sim.transfer import check_swizzle
+from tilewright.kernel.async_ops import BulkLoad, BulkStore
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -86,7 +89,9 @@ def simulate(
     tally = Tally(shared={buffer.name: BufferTally() for buffer in kernel.shared})
     random = None if seed is None else np.random.default_rng(seed)
     with np.errstate(all="ignore"):
+        together = is_asynchronous(kernel)
         for crew in _chunks(kernel, blocks):
+            shared = _shared(kernel, crew)
             machine = Machine(
                 kernel=kernel,
                 target=target,
@@ -94,16 +99,22 @@ def simulate(
                 indexer=Indexer(_PATTERNS),
                 tensors=tensors,
                 scalars=scalars,
-                shared=_shared(kernel, crew),
+                shared=shared,
                 fragments={
                     r.name: Fragment(r, crew.threads, crew.blocks) for r in kernel.registers
                 },
                 tally=tally,
                 checks=checks,
                 random=random,
+                beside=prepare(kernel, target, crew, shared) if together else None,
             )
             scope = {name: number(value) for name, value in values.items()}
-            run(machine, kernel.body, {**scope, **machine.counters()}, None)
+            scope.update(machine.counters())
+            if together:
+                Scheduler(machine).run(scope)
+                finish(machine)
+            else:
+                run(machine, kernel.body, scope, None)
             _note_unfinished(machine)
     for tensor in tensors.values():
         check_covered(tensor)
@@ -133,7 +144,9 @@ def _note_unfinished(machine: Machine) -> None:
 
 
 def _chunks(kernel: Kernel, blocks: int) -> Iterator[Crew]:
-    size = max(1, _MEMORY // _block_bytes(kernel))
+    """Blocks that run at the same time: of cooperative kernels, those of one cluster."""
+    together = is_asynchronous(kernel)
+    size = kernel.cluster if together else max(1, _MEMORY // _block_bytes(kernel))
     for first in range(0, blocks, size):
         yield Crew(kernel.threads, kernel.warp_size, first, min(size, blocks - first))
 
@@ -162,6 +175,7 @@ def _accessed(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
     """Names of memory that is read, and that is written."""
     read: set[str] = set()
     written: set[str] = set()
+    mapped = {m.name: m.tensor for m in kernel.maps}
     for statement in walk(kernel.body):
         match statement:
             case Load():
@@ -171,6 +185,10 @@ def _accessed(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
             case AsyncCopy():
                 read.add(statement.src.name)
                 written.add(statement.dst.name)
+            case BulkLoad():
+                read.add(mapped[statement.map])
+            case BulkStore():
+                written.add(mapped[statement.map])
             case _:
                 pass
     return frozenset(read), frozenset(written)

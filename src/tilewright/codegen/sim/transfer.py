@@ -15,7 +15,7 @@ from tilewright.codegen.sim.machine import Flight, Machine
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer, linear, steps
 from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray, constant
 from tilewright.codegen.sim.site import Site
-from tilewright.codegen.sim.values import check_written, select
+from tilewright.codegen.sim.values import check_written, select, set_registers
 from tilewright.kernel.ops import AsyncCommit, AsyncCopy, AsyncWait, Load, MemRef, Store
 
 
@@ -109,7 +109,7 @@ def load(machine: Machine, s: Load, scope: Scope, mask: BoolArray | None) -> Non
     if guard is not None:
         fill = constant(s.fill, fragment.declared.dtype).view(fragment.bits.dtype)
         bits = np.where(guard, bits, fill)
-    fragment.write(at, bits, mask)
+    set_registers(machine, s.dst, at, site, bits, mask)
 
 
 def _gathered(

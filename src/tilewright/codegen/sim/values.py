@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from tilewright.base.diagnostics import BarrierError, BoundsError, UnwrittenReadError
+from tilewright.base.diagnostics import BarrierError, BoundsError, RaceError, UnwrittenReadError
 from tilewright.codegen.sim.fragments import Selection
 from tilewright.codegen.sim.index import evaluate as evaluate_index
 from tilewright.codegen.sim.machine import Machine
@@ -64,6 +64,59 @@ def check_written(
     """UnwrittenReadError where a thread that the mask selects reads a register never written."""
     if not machine.checks:
         return
+    check_idle(machine, ref, at, site, mask, "read")
+    check_initialised(machine, ref, at, site, mask)
+
+
+def set_registers(
+    machine: Machine, ref: RegRef, at: Selection, site: Site, bits: Array, mask: BoolArray | None
+) -> None:
+    """Write the registers of the threads that the mask selects."""
+    if machine.checks:
+        check_idle(machine, ref, at, site, mask, "written")
+    machine.fragments[ref.name].write(at, bits, mask)
+
+
+def check_idle(
+    machine: Machine, ref: RegRef, at: Selection, site: Site, mask: BoolArray | None, verb: str
+) -> None:
+    """RaceError where a matrix instruction in flight uses the registers.
+
+    Of those it only reads, reading is allowed.
+    """
+    if machine.beside is None:
+        return
+    agents, crew = machine.beside.agents, machine.crew
+    if ref.name not in agents.touched:
+        return
+    full = np.broadcast_to(True if mask is None else mask, (crew.threads, crew.blocks))
+    rows = np.unique(at.index)
+    for operation, held in agents.held(ref.name):
+        if verb == "read" and not held.written:
+            continue
+        shared = np.intersect1d(rows, held.rows)
+        own = full[held.threads, held.block]
+        if shared.size and own.any():
+            thread = int(held.threads.start) + int(np.argmax(own))
+            position = (*(0 for _ in site.digits), thread, held.block)
+            where = np.unravel_index(int(shared[0]), machine.fragments[ref.name].declared.shape)
+            inner = ", ".join(str(int(i)) for i in where)
+            raise site.fault(
+                RaceError,
+                f"register `{ref.name}[{inner}]` is {verb} while a matrix instruction "
+                f"{'writes' if held.written else 'reads'} it",
+                position,
+                expected="a WarpgroupWait that covers the instruction before",
+                notes=(operation.note,),
+            )
+    units = machine.beside.clocks.units_of(full)
+    agents.touched[ref.name][rows[:, None], units] = True
+
+
+def check_initialised(
+    machine: Machine, ref: RegRef, at: Selection, site: Site, mask: BoolArray | None
+) -> None:
+    """UnwrittenReadError where a selected thread has never written a register."""
     bad = machine.fragments[ref.name].unwritten(at, mask)
     if bad is not None:
         position = site.first(bad)
@@ -153,6 +206,7 @@ def _check_exchange(
                 position,
                 expected="all lanes that exchange registers run the statement together",
             )
+    check_idle(machine, ref, at, site, mask, "read")
     unwritten = machine.fragments[ref.name].unwritten(at, None)
     if unwritten is None:
         return
