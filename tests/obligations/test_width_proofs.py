@@ -172,7 +172,7 @@ def test_only_refuted_obligations_are_errors() -> None:
     errors = {error_of(Obligation(k, "s", Refuted("wrong"))).__class__.__name__ for k in Kind}
     assert errors == {
         "CoverageError", "BoundsError", "ReductionError", "UnwrittenReadError", "RaceError",
-        "BarrierError", "IndexWidthError",
+        "BarrierError", "IndexWidthError", "ElementError",
     }  # fmt: skip
 
 

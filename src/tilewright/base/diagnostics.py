@@ -176,6 +176,12 @@ class IndexWidthError(TilewrightError):
     code = "TW307"
 
 
+class ElementError(TilewrightError):
+    """A register that holds another element than the one it is used as."""
+
+    code = "TW308"
+
+
 class LegalityError(TilewrightError):
     """Kernel IR that breaks a rule of the IR. It names the statement and the rule."""
 

@@ -11,6 +11,7 @@ from tilewright.base.spaces import Space
 from tilewright.base.spans import Span
 from tilewright.codegen import emit
 from tilewright.driver.assumptions import check_layouts, check_sizes
+from tilewright.driver.axes import named_axes
 from tilewright.driver.overlaps import refuse_known_overlap
 from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
@@ -123,7 +124,7 @@ def compile_graph(
     check(lowered, target)
     kernel = rewrites.kernel(simplify(lowered))
     check(kernel, target)
-    obligations = verify(kernel, target)
+    obligations = verify(kernel, target, named_axes(graph))
     raise_first_refuted(obligations)
     return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
 

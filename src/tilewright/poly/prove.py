@@ -78,6 +78,7 @@ class Kind(Enum):
     BARRIER = "barrier"
     INDEX_WIDTH = "index width"
     DECODE = "decode"
+    ELEMENT = "element"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from tilewright.base.diagnostics import (
     BarrierError,
     BoundsError,
     CoverageError,
+    ElementError,
     IndexWidthError,
     RaceError,
     ReductionError,
@@ -18,12 +19,12 @@ from tilewright.base.diagnostics import (
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations.accesses import Access, accesses
 from tilewright.lower.obligations.asynchronous import unmodelled
-from tilewright.lower.obligations.asynchronous import unmodelled
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
 from tilewright.lower.obligations.combining import combining
 from tilewright.lower.obligations.coverage import coverage
 from tilewright.lower.obligations.decodes import decodes
+from tilewright.lower.obligations.elements import Axes, elements
 from tilewright.lower.obligations.instances import settle
 from tilewright.lower.obligations.reductions import reductions
 from tilewright.lower.obligations.registers import assigned_before_read, register_bounds
@@ -68,6 +69,11 @@ _ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
         "control flow on which all threads agree",
         "move the barrier out of the guard, or guard with block digits only",
     ),
+    Kind.ELEMENT: (
+        ElementError,
+        "registers that hold the elements that they are stored as",
+        "load each element at the coordinates at which its value is used",
+    ),
     Kind.INDEX_WIDTH: (IndexWidthError, "indices that fit their integer", "use index_bits=64"),
 }
 
@@ -90,22 +96,23 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
 )
 
 
-def verify(kernel: Kernel, target: Target) -> tuple[Obligation, ...]:
+def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Obligation, ...]:
     """Prove, refute or bound everything that the kernel has to satisfy. Never raises for faults.
 
-    Reads the kernel IR alone. Raises `LegalityError` where a name in it is not defined.
+    Reads the kernel IR and, where they are given, the names of its tensors' axes: these tell
+    whether a load gets the elements that a store names (see `elements`). Raises `LegalityError`
+    where a name in the kernel is not defined.
     """
-    if open_ones := tuple(unmodelled(kernel)):
-        return open_ones
     if open_ones := tuple(unmodelled(kernel)):
         return open_ones
 
     def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:
         program = Program.of(some, target)
         found = accesses(program)
-        return tuple(
-            o for kind, prover in _PROVERS if kind in kinds for o in prover(program, found)
-        )
+        proofs = [o for kind, prover in _PROVERS if kind in kinds for o in prover(program, found)]
+        if axes and Kind.ELEMENT in kinds:
+            proofs += elements(program, axes)
+        return tuple(proofs)
 
     return settle(kernel, prove(kernel, frozenset(Kind)), prove)
 
