@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 
-from sim_kernels import decode, e, mem, reg, tensor
+from sim_kernels import decode, e, kernel, mem, reg, tensor
 
 from tilewright.base.dtypes import f16, f32
 from tilewright.base.spans import Span
@@ -17,6 +16,8 @@ from tilewright.kernel.async_ops import (
     BulkLoad,
     BulkStore,
     BulkWait,
+    ClusterArrive,
+    ClusterWait,
     InitPhases,
     NamedBarrier,
     PhaseRef,
@@ -36,6 +37,7 @@ from tilewright.kernel.ops import (
     Body,
     If,
     Kernel,
+    Load,
     Loop,
     Mode,
     Registers,
@@ -43,10 +45,9 @@ from tilewright.kernel.ops import (
     Statement,
     Store,
     Swizzle,
-    Symbol,
     children,
 )
-from tilewright.poly.expr import Expr, at_least, equal, less
+from tilewright.poly.expr import Expr, at_least, equal
 
 HERE = Span(__file__, 1, 0, 3)
 TILE_N, TILE_K = 16, 32
@@ -168,6 +169,132 @@ def pipelined_gemm(
             TensorMap("cm", "c", (64, TILE_N)),
         ),
     )  # fmt: skip
+
+
+def register_product() -> Kernel:
+    """``c[64, 16] = a[64, 32] b[16, 32]`` with a in registers, in two instructions of one group."""
+    corner = 16 * e("w") + "g"
+    load_a = Load(
+        (("kk", 2), ("kh", 2), ("mh", 2)),
+        reg("af", "kk", 4 * e("kh") + 2 * e("mh")),
+        mem("a", corner + 8 * e("mh"), 16 * e("kk") + 8 * e("kh") + 2 * e("q")),
+        width=2, span=HERE,
+    )  # fmt: skip
+    mma = WarpgroupMma(
+        (("kk", 2),), ATOM + ".rs", reg("acc", 0), reg("af", "kk", 0),
+        TileRef("bs", (e(0), 16 * e("kk")), 0, 1), accumulate=(at_least("kk", 1),), span=HERE,
+    )  # fmt: skip
+    store = Store(
+        (("j", 2), ("h", 2)),
+        mem("c", corner + 8 * e("h"), 8 * e("j") + 2 * e("q")),
+        reg("acc", 4 * e("j") + 2 * e("h")), 2, span=HERE,
+    )  # fmt: skip
+    body: Body = (
+        decode("thread", ("w", 4), ("g", 8), ("q", 4)),
+        decode("thread", ("tid", 128)),
+        InitPhases(("full",)),
+        Barrier(),
+        elected(
+            ArriveExpect(phase("full", 0), 16 * 32 * 2, span=HERE),
+            BulkLoad((), mem("bs", 0, 0), "box", (e(0), e(0)), phase("full", 0), span=HERE),
+        ),
+        load_a,
+        PhaseWait(phase("full", 0), e(0), span=HERE),
+        WarpgroupFence(),
+        mma,
+        WarpgroupCommit(),
+        WarpgroupWait(0),
+        store,
+    )
+    return kernel(
+        body,
+        warps=4,
+        tensors=(tensor("a", f16, Mode.IN, 64, 32), tensor("b", f16, Mode.IN, 16, 32),
+                 tensor("c", f32, Mode.OUT, 64, 16)),
+        shared=(Shared("bs", f16, (16, 32)),),
+        registers=(Registers("acc", f32, (8,)), Registers("af", f16, (2, 8))),
+        phases=(Phases("full", 1, 1, 1024),),
+        maps=(TensorMap("box", "b", (16, 32)),),
+    )  # fmt: skip
+
+
+def cluster_product(steps: int) -> Kernel:
+    """``c[128, 16] = a[128, k] b[16, k]`` by a cluster of two blocks, 64 rows each.
+
+    Block 0 loads b for both, into two slots; both release them at barriers of block 0.
+    """
+    slot, turn = e("ko") % 2, e("ko") // 2
+    producer = Loop(
+        "ko",
+        e(steps),
+        (
+            PhaseWait(phase("empty", slot), turn + 1, span=HERE),
+            ArriveExpect(phase("full", slot), 64 * 32 * 2 + 16 * 32 * 2, span=HERE),
+            BulkLoad(
+                (), mem("as", slot, 0, 0), "am", (64 * e("r"), 32 * e("ko")), phase("full", slot),
+                span=HERE,
+            ),
+            If(
+                (equal("r", 0),),
+                (
+                    PhaseWait(phase("free", slot), turn + 1, span=HERE),
+                    BulkLoad(
+                        (), mem("bs", slot, 0, 0), "bm", (e(0), 32 * e("ko")),
+                        phase("full", slot), multicast=e(3), span=HERE,
+                    ),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+    mma = WarpgroupMma(
+        (("kk", 2),), ATOM, reg("acc", 0), TileRef("as", (slot, e(0), 16 * e("kk")), 1, 2),
+        TileRef("bs", (slot, e(0), 16 * e("kk")), 1, 2),
+        accumulate=(at_least(e("ko") + "kk", 1),), span=HERE,
+    )  # fmt: skip
+    consumer = Loop(
+        "ko",
+        e(steps),
+        (
+            PhaseWait(phase("full", slot), turn, span=HERE),
+            WarpgroupFence(),
+            mma,
+            WarpgroupCommit(),
+            WarpgroupWait(0),
+            elected(
+                Arrive(phase("empty", slot), span=HERE),
+                Arrive(phase("free", slot), block=e(0), span=HERE),
+            ),
+        ),
+    )
+    store = Store(
+        (("j", 2), ("h", 2)),
+        mem("c", 64 * e("r") + 16 * e("w") + 8 * e("h") + "g", 8 * e("j") + 2 * e("q")),
+        reg("acc", 4 * e("j") + 2 * e("h")), 2, span=HERE,
+    )  # fmt: skip
+    meet = (ClusterArrive(), ClusterWait())
+    body: Body = (
+        decode("block", ("r", 2)),
+        decode("thread", ("wg", 2), ("tid", 128)),
+        decode("thread", ("wg_", 2), ("w", 4), ("g", 8), ("q", 4)),
+        InitPhases(("full", "empty", "free")),
+        *meet,
+        If((equal("wg", 0),), (elected(producer),)),
+        If((equal("wg", 1),), (consumer, store)),
+        *meet,
+    )
+    program = kernel(
+        body,
+        grid=(2,),
+        warps=8,
+        tensors=(tensor("a", f16, Mode.IN, 128, 32 * steps),
+                 tensor("b", f16, Mode.IN, 16, 32 * steps), tensor("c", f32, Mode.OUT, 128, 16)),
+        shared=(Shared("as", f16, (2, 64, 32)), Shared("bs", f16, (2, 16, 32), offset=8192)),
+        registers=(Registers("acc", f32, (8,)),),
+        phases=(Phases("full", 2, 1, 10240), Phases("empty", 2, 1, 10256),
+                Phases("free", 2, 2, 10272)),
+        maps=(TensorMap("am", "a", (64, 32)), TensorMap("bm", "b", (16, 32))),
+    )  # fmt: skip
+    return replace(program, cluster=2)
 
 
 def edit(program: Kernel, change: Callable[[Statement], Body]) -> Kernel:

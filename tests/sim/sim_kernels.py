@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.base.dtypes import DType, f16, f32
+from tilewright.kernel.async_ops import Phases, TensorMap
 from tilewright.kernel.ops import (
     Assign,
     AsyncCommit,
@@ -83,6 +84,8 @@ def kernel(
     registers: Sequence[Registers] = (),
     symbols: Sequence[Symbol] = (),
     scalars: Sequence[Scalar] = (),
+    phases: Sequence[Phases] = (),
+    maps: Sequence[TensorMap] = (),
 ) -> Kernel:
     return Kernel(
         name="k",
@@ -96,6 +99,8 @@ def kernel(
         shared=tuple(shared),
         registers=tuple(registers),
         body=tuple(body),  # type: ignore[arg-type]
+        phases=tuple(phases),
+        maps=tuple(maps),
     )
 
 

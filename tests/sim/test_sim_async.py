@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sim_async import pipelined_gemm
+from sim_async import cluster_product, pipelined_gemm, register_product
 
 from tilewright.codegen.sim import simulate
 from tilewright.kernel.ops import Kernel
@@ -46,6 +46,16 @@ def test_random_completion(seed: int) -> None:
     sizes = (130, 20, 104)
     program = pipelined_gemm(*sizes, consumers=2, stages=2, tiles=2)
     assert multiply(program, sizes, seed=seed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_operand_from_registers(seed: int | None) -> None:
+    assert multiply(register_product(), (64, 16, 32), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_multicast_in_a_cluster(seed: int | None) -> None:
+    assert multiply(cluster_product(5), (128, 16, 160), seed=seed)
 
 
 def test_without_checks() -> None:

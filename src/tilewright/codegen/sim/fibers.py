@@ -19,7 +19,7 @@ from tilewright.codegen.sim.asynchronous import blocks, meet_alone, perform
 from tilewright.codegen.sim.execute import check_alike, step
 from tilewright.codegen.sim.index import Variable, evaluate, number
 from tilewright.codegen.sim.machine import Machine
-from tilewright.codegen.sim.meeting import REGISTER_STEP, Meeting, first_of, parties
+from tilewright.codegen.sim.meeting import REGISTER_STEP, Meeting, Waiter, first_of, parties
 from tilewright.codegen.sim.numeric import BoolArray, IntArray
 from tilewright.codegen.sim.site import Site
 from tilewright.codegen.sim.values import evaluate as value_of
@@ -352,15 +352,14 @@ class Scheduler:
         if self._split(fiber, index, parity):
             return True
         site = Site.of(s, self.crew, scope, fiber.mask)
-        passed: list[tuple[object, BoolArray]] = []
         for block, (i, p), who in parties(fiber.mask, index, parity):
             barrier = asynchrony.meetings.barrier(s.phase.name, i, block, site, first_of(who))
             if not barrier.passes(p):
-                barrier.waiting[id(fiber)] = (barrier.phase, f"{self._who(fiber)} at {_line(s)}")
+                who_waits = f"{self._who(fiber)} at {_title(s)}"
+                barrier.waiting[id(fiber)] = Waiter(barrier.phase, who_waits, s.span)
                 fiber.waits = f"for {barrier.state()}"
                 return False
             barrier.waiting.pop(id(fiber), None)
-            passed.append((barrier.over, who))
             asynchrony.clocks.acquire(self._units(who), barrier.over)
         fiber.top.at += 1
         return True
@@ -451,10 +450,6 @@ def _subtrees(body: Body) -> list[Statement]:
 def _title(s: Statement) -> str:
     note = getattr(s, "note", "")
     return type(s).__name__ + (f" ({note})" if note else "")
-
-
-def _line(s: PhaseWait) -> str:
-    return _title(s) + ("" if s.span is None else f" ({s.span.file}:{s.span.line})")
 
 
 def _ranges(numbers: list[int]) -> str:

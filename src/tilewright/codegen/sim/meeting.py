@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.base.diagnostics import BarrierError, BoundsError
+from tilewright.base.spans import Span
 from tilewright.codegen.sim.clocks import Clocks, Knowledge
 from tilewright.codegen.sim.numeric import BoolArray, IntArray
 from tilewright.codegen.sim.site import Site
@@ -15,6 +16,15 @@ from tilewright.kernel.ops import Kernel
 
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 REGISTER_STEP = 8  # a thread has a multiple of this
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Threads that wait for a phase."""
+
+    phase: int
+    who: str
+    span: Span | None
 
 
 @dataclass(slots=True)
@@ -30,7 +40,7 @@ class PhaseBarrier:
     pending: int
     bytes: int = 0
     phase: int = 0
-    waiting: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    waiting: dict[int, Waiter] = field(default_factory=dict[int, "Waiter"])
 
     def passes(self, parity: int) -> bool:
         return self.phase % 2 != parity
@@ -39,8 +49,8 @@ class PhaseBarrier:
         if count > self.pending:
             raise site.fault(
                 BarrierError,
-                f"{count} threads arrive at {self.name}, but its phase {self.phase} takes "
-                f"{self.pending} of {self.arrivals} arrivals more",
+                f"{self.name} gets {count} arrival{'s' * (count > 1)}, but its phase {self.phase} "
+                f"takes {self.pending} of {self.arrivals} more",
                 position,
                 expected="as many arrivals in each phase as the barrier is declared with",
             )
@@ -60,13 +70,14 @@ class PhaseBarrier:
     def _end(self) -> None:
         if self.pending or self.bytes:
             return
-        late = [who for phase, who in self.waiting.values() if phase < self.phase]
+        late = [waiter for waiter in self.waiting.values() if waiter.phase < self.phase]
         if late:
             raise BarrierError(
                 f"phase {self.phase} of {self.name} ends while a wait for phase "
                 f"{self.phase - 1} may not have passed yet",
+                span=late[0].span,
                 expected="a phase ends only after every wait for the one before it has passed",
-                notes=(f"the waiting threads: {late[0]}",),
+                notes=(f"the waiting threads: {late[0].who}",),
             )
         self.over = self.gathered
         self.gathered = Knowledge(np.zeros_like(self.over.seen), 0)
