@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tilewright.base.diagnostics import AtomError, UnsupportedError
 from tilewright.base.dtypes import DType
@@ -33,7 +32,8 @@ from tilewright.kernel.async_ops import (
     WarpgroupMma,
     WarpgroupWait,
 )
-from tilewright.kernel.ops import Kernel, Shared, walk
+from tilewright.kernel.operands import Descriptor, describe
+from tilewright.kernel.ops import walk
 from tilewright.kernel.refs import RegRef
 from tilewright.poly.layout import Place
 from tilewright.target.model import MmaAtom, Source
@@ -146,50 +146,16 @@ def _hold(access: AccessPrinter) -> list[str]:
 # ---------------------------------------------------------------- matrix instructions
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """How the matrix unit walks an operand in shared memory; strides are bytes.
-
-    `across`: the operand's rows, not its depth, run along the buffer's last axis.
-    """
-
-    leading: int
-    stride: int
-    swizzle: int
-    across: bool
-
-
-def swizzle_bytes(buffer: Shared) -> int | None:
-    """Which of the hardware's swizzles the buffer has: 0, 32, 64 or 128; None for another."""
-    swizzle = buffer.swizzle
-    if swizzle is None or swizzle.bits == 0:
-        return 0
-    pieces = (swizzle.base, swizzle.shift) == ((16 // buffer.dtype.bytes).bit_length() - 1, 3)
-    return 16 << swizzle.bits if pieces and swizzle.bits in (1, 2, 3) else None
-
-
-def descriptor(kernel: Kernel, ref: TileRef, rows: int, depth: int) -> Descriptor:
-    """The descriptor of a rows x depth operand. UnsupportedError where the layout has none."""
-    buffer = kernel.shared_buffer(ref.name)
-    size = 0 if buffer is None else buffer.dtype.bytes
-    swizzle = None if buffer is None else swizzle_bytes(buffer)
-    if buffer is None or not swizzle or buffer.shape[-1] * size != swizzle:
+def _descriptor(access: AccessPrinter, ref: TileRef, rows: int, depth: int) -> Descriptor:
+    buffer = access.kernel.shared_buffer(ref.name)
+    found = "it is not in shared memory" if buffer is None else describe(buffer, ref, rows, depth)
+    if isinstance(found, str):
         raise UnsupportedError(
-            f"no matrix descriptor describes the layout of {ref.name}",
+            f"no matrix descriptor describes {ref.name}: {found}",
             expected="rows as long as a swizzle of 32, 64 or 128 bytes",
             mend="use panels of such rows",
         )
-    strides = [stride * size for stride in buffer.strides]
-    last = len(buffer.shape) - 1
-    across = ref.rows == last
-    outer, along = (ref.depth, rows) if across else (ref.rows, depth)
-    panel = strides[ref.panel] if ref.panel >= 0 else 16
-    if along * size > swizzle and ref.panel < 0:
-        raise UnsupportedError(
-            f"{along} elements of {ref.name} pass the end of its rows",
-            expected="a panel axis on which the operand goes on",
-        )
-    return Descriptor(panel, 8 * strides[outer], swizzle, across)
+    return found
 
 
 def warpgroup_function(atom: MmaAtom) -> tuple[str, str]:
@@ -245,9 +211,9 @@ def _mma(mma: WarpgroupMma, access: AccessPrinter) -> list[str]:
     if isinstance(mma.a, RegRef):
         a = f"&{access.register(mma.a)}"
     else:
-        form = descriptor(access.kernel, mma.a, atom.m, atom.k)
+        form = _descriptor(access, mma.a, atom.m, atom.k)
         a, across_a = _described(mma.a, form, access), int(form.across)
-    form = descriptor(access.kernel, mma.b, atom.n, atom.k)
+    form = _descriptor(access, mma.b, atom.n, atom.k)
     b = _described(mma.b, form, access)
     guard = access.index.guard(mma.accumulate)
     more = f"({bare(guard)}) ? 1 : 0" if guard else "1"

@@ -213,9 +213,7 @@ def _map_scan(scan: Scanned | None, f: Mapped) -> Scanned | None:
     if scan is None:
         return None
     others = tuple(f(coordinate) for coordinate in scan.others)
-    return replace(
-        scan, extent=f(scan.extent), coordinate=f(scan.coordinate), others=others
-    )
+    return replace(scan, extent=f(scan.extent), coordinate=f(scan.coordinate), others=others)
 
 
 def map_value(value: Value, f: Mapped) -> Value:

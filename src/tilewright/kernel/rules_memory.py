@@ -48,6 +48,10 @@ def _accesses(statement: Statement) -> Iterator[tuple[MemRef, int, int]]:
             pass
 
 
+def _matrix_of(statement: Statement) -> MatrixShape | None:
+    return statement.matrix if isinstance(statement, Load | Store) else None
+
+
 def _unknown(load: Load) -> MemRef:
     """What a load reads, with a variable of which nothing is known for each index that is data."""
     index = list(load.src.index)
@@ -98,7 +102,7 @@ def _vectors(view: View) -> Iterator[Fault]:
                     statement,
                     expected=f"at most {view.target.vector_bytes} bytes on {view.target.name}",
                 )
-            gathers = isinstance(statement, Load) and statement.matrix is not None
+            gathers = _matrix_of(statement) is not None
             stride = _strides(view, ref.name)[axis]
             if stride != _ONE and not gathers:
                 yield Fault(f"axis {axis} of {ref.name} has the stride {stride}", statement)
@@ -106,7 +110,7 @@ def _vectors(view: View) -> Iterator[Fault]:
 
 def _alignment(view: View) -> Iterator[Fault]:
     for _, statement in view.statements:
-        if isinstance(statement, Load) and statement.matrix is not None:
+        if _matrix_of(statement) is not None:
             continue
         for ref, _, width in _accesses(statement):
             known = _offset_divisor(view, ref)
@@ -160,14 +164,16 @@ def _misplaced(buffer: Shared, width: int) -> Iterator[str]:
 
 def _matrix_loads(view: View) -> Iterator[Fault]:
     for scope, statement in view.statements:
-        if not isinstance(statement, Load) or statement.matrix is None:
+        if not isinstance(statement, Load | Store) or statement.matrix is None:
             continue
-        matrix = statement.matrix
-        row = next((r for r in view.target.matrix_loads if r.name == matrix.atom), None)
+        matrix, loads = statement.matrix, isinstance(statement, Load)
+        rows = view.target.matrix_loads if loads else view.target.matrix_stores
+        row = next((r for r in rows if r.name == matrix.atom), None)
         if row is None:
-            names = ", ".join(r.name for r in view.target.matrix_loads)
-            found = f"{view.target.name} has no matrix load {matrix.atom}"
-            yield Fault(found, statement, expected=names or "a plain load", mend="drop the shape")
+            names, what = ", ".join(r.name for r in rows), "load" if loads else "store"
+            found = f"{view.target.name} has no matrix {what} {matrix.atom}"
+            expected = names or f"a plain {what}"
+            yield Fault(found, statement, expected=expected, mend="drop the shape")
             continue
         for message in (*_lanes(scope, matrix), *_tile(view, statement, matrix, row)):
             yield Fault(message, statement)
@@ -186,44 +192,46 @@ def _lanes(scope: Scope, matrix: MatrixShape) -> Iterator[str]:
         )
 
 
-def _tile(view: View, load: Load, matrix: MatrixShape, row: MatrixLoad) -> Iterator[str]:
-    buffer = view.memory[load.src.name]
+def _tile(view: View, load: Load | Store, matrix: MatrixShape, row: MatrixLoad) -> Iterator[str]:
+    memory = load.src if isinstance(load, Load) else load.dst
+    buffer = view.memory[memory.name]
+    what = "load" if isinstance(load, Load) else "store"
     if not isinstance(buffer, Shared):
-        yield f"{load.src.name} is not in shared memory"
+        yield f"{memory.name} is not in shared memory"
         return
     if load.guard:
-        yield "a matrix load takes no guard"
+        yield f"a matrix {what} takes no guard"
     if buffer.dtype.bits != 16 or load.width != 2:
-        yield f"loads {load.width} elements of {buffer.dtype}, not 2 of 16 bits"
+        yield f"{what}s {load.width} elements of {buffer.dtype}, not 2 of 16 bits"
     extents = dict(load.over)
     missing = [tile for tile in matrix.tiles if tile not in extents]
     if missing:
-        yield f"{missing[0]} is not an unrolled digit of the load"
+        yield f"{missing[0]} is not an unrolled digit of the {what}"
     elif prod(extents[tile] for tile in matrix.tiles) != row.tiles:
-        yield f"{row.name} loads {row.tiles} tiles, not {prod(extents[t] for t in matrix.tiles)}"
-    yield from _rows(view, load, matrix, row, buffer)
+        yield f"{row.name} {what}s {row.tiles} tiles, not {prod(extents[t] for t in matrix.tiles)}"
+    yield from _rows(view, memory, load.axis, matrix, row, buffer)
 
 
 def _rows(
-    view: View, load: Load, matrix: MatrixShape, row: MatrixLoad, buffer: Shared
+    view: View, memory: MemRef, axis: int, matrix: MatrixShape, row: MatrixLoad, buffer: Shared
 ) -> Iterator[str]:
     """The eight elements of a tile's row must be 16 aligned bytes; pairs run along its lanes."""
-    *outer, inner = load.src.index
-    across = load.axis not in (-1, len(outer))
+    *outer, inner = memory.index
+    across = axis not in (-1, len(outer))
     if across is not row.transposed:
         which = "across" if row.transposed else "along"
-        yield f"{row.name} gives pairs {which} the memory's rows, the load's axis is {load.axis}"
+        yield f"{row.name} gives pairs {which} the memory's rows, the load's axis is {axis}"
         return
     pair, line = 2 * Expr.of(matrix.column), Expr.of(matrix.row)
     start = inner - (line if across else pair)
     if start.variables() & {matrix.row, matrix.column} or divisor(start, view.multiples) % 8:
         yield f"the rows of {buffer.name} do not start at multiples of 8 elements"
     if across:
-        outer[load.axis % len(load.src.index)] -= pair
+        outer[axis % len(memory.index)] -= pair
     lanes = {matrix.row, matrix.column} if across else {matrix.column}
-    for axis, index in enumerate(outer):
+    for place, index in enumerate(outer):
         for name in sorted(lanes & index.variables()):
-            yield f"axis {axis} of {buffer.name} does not follow {name} as a tile's rows do"
+            yield f"axis {place} of {buffer.name} does not follow {name} as a tile's rows do"
     if any(stride % 8 for stride in buffer.strides[:-1]):
         yield f"the pitch of {buffer.name} is not a multiple of 8 elements"
     yield from _misplaced(buffer, 8)
@@ -292,7 +300,9 @@ MEMORY: tuple[Rule, ...] = (
     Rule("vectors", "a vector is a power of two of elements along an axis of stride 1", _vectors),
     Rule("alignment", "a vector starts at a multiple of its width", _alignment),
     Rule("async-copy", "an asynchronous copy has a width that the target has", _async_copies),
-    Rule("matrix-load", "a matrix load is spelled as the instruction works", _matrix_loads),
+    Rule(
+        "matrix-load", "a matrix load or store is spelled as the instruction works", _matrix_loads
+    ),
     Rule("atoms", "a matrix instruction exists, on fragments of its types and sizes", _atoms),
     Rule("registers", "fragments in use at once fit a thread's registers", _pressure),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from math import prod
 
+from tilewright.kernel.async_ops import ClusterArrive, ClusterWait, InitPhases, WarpgroupMma
 from tilewright.kernel.fault import Fault, Rule, View
 from tilewright.kernel.ops import (
     AsyncCopy,
@@ -34,6 +35,7 @@ from tilewright.kernel.scopes import (
     expressions,
     guard_expressions,
     is_warp_wide,
+    is_warpgroup_wide,
     memory_refs,
     read_fragments,
     unrolled_digits,
@@ -55,7 +57,7 @@ _RESERVED = {*COUNTERS, "true", "false", "inf", "nan"}
 def _names(view: View) -> Iterator[Fault]:
     k = view.kernel
     declared = [
-        *k.symbols, *k.tensors, *k.scalars, *k.shared, *k.registers,
+        *k.symbols, *k.tensors, *k.scalars, *k.shared, *k.registers, *k.phases, *k.maps,
     ]  # fmt: skip
     seen: set[str] = set()
     for name in (d.name for d in declared):
@@ -315,7 +317,7 @@ def _run(view: View, statement: Statement, ref: RegRef) -> int:
             return statement.width if ref is statement.dst else 1
         case Store():
             return statement.width
-        case Mma():
+        case Mma() | WarpgroupMma():
             atom = view.target.atom(statement.atom)
             if atom is None:  # the rule on atoms reports it
                 return 1
@@ -347,6 +349,14 @@ def _convergence(view: View) -> Iterator[Fault]:
                         statement,
                         mend="move the barrier out of the guard",
                     )
+            case _ if is_warpgroup_wide(statement):
+                if scope.divergence > Level.WARPGROUP:
+                    found = "a warpgroup's operation under a guard that not all its warps pass"
+                    yield Fault(found, statement, mend="guard with a digit of whole warpgroups")
+            case InitPhases() | ClusterArrive() | ClusterWait():
+                if scope.divergence > Level.BLOCK:
+                    found = "what the whole block does, under a guard that not every thread passes"
+                    yield Fault(found, statement, mend="move it out of the guard")
             case _:
                 if is_warp_wide(statement) and scope.divergence > Level.WARP:
                     found = "a warp-wide operation under a guard that not every lane passes"

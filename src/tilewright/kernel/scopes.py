@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
+from tilewright.kernel.async_ops import (
+    Arrive,
+    ArriveExpect,
+    BulkLoad,
+    BulkStore,
+    NamedBarrier,
+    PhaseRef,
+    PhaseWait,
+    SetRegisters,
+    TileRef,
+    WarpgroupCommit,
+    WarpgroupFence,
+    WarpgroupMma,
+    WarpgroupWait,
+)
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -56,8 +71,12 @@ class Level(IntEnum):
     """Among which threads a value is the same; a higher one varies more."""
 
     BLOCK = 0
-    WARP = 1
-    LANE = 2
+    WARPGROUP = 1
+    WARP = 2
+    LANE = 3
+
+
+WARPGROUP_WARPS = 4
 
 
 _COUNTER_LEVELS = {
@@ -127,11 +146,29 @@ def _scoped(body: Body, scope: Scope, warp_size: int) -> Iterator[tuple[Scope, S
                 yield from _scoped(inner, scope.bind({var: counter}), warp_size)
             case If(guard, inner):
                 level = max(scope.divergence, scope.level(guard_expressions(guard)))
-                yield from _scoped(inner, Scope(scope.variables, level), warp_size)
+                yield from _scoped(inner, Scope(_narrowed(scope, guard), level), warp_size)
             case When(_, inner):
                 yield from _scoped(inner, scope, warp_size)
             case _:
                 pass
+
+
+def _narrowed(scope: Scope, guard: Guard) -> dict[str, Variable]:
+    """The variables with what the guard's bounds on single ones say of their ranges."""
+    result = dict(scope.variables)
+    for constraint in guard:
+        match constraint.expr.terms:
+            case ((str() as name, 1 | -1 as sign),) if name in result:
+                bound = -sign * constraint.expr.const
+                low, high = result[name].range.low, result[name].range.high
+                if sign == 1 or constraint.equality:
+                    low = bound if low is None else max(low, bound)
+                if sign == -1 or constraint.equality:
+                    high = bound if high is None else min(high, bound)
+                result[name] = replace(result[name], range=Interval(low, high))
+            case _:
+                pass
+    return result
 
 
 def _decoded(decode: Decode, scope: Scope, warp_size: int) -> dict[str, Variable]:
@@ -139,14 +176,20 @@ def _decoded(decode: Decode, scope: Scope, warp_size: int) -> dict[str, Variable
     result: dict[str, Variable] = {}
     below: int | None = 1  # the product of the less significant extents, where constant
     for name, extent in reversed(decode.digits):
-        own = level
-        if decode.source == Expr.of("thread") and below is not None and below % warp_size == 0:
-            own = Level.WARP
+        own = level if below is None else _digit_level(decode.source, below, level, warp_size)
         high = interval(extent, scope.ranges).high
         limit = Interval(0, None if high is None else high - 1)
         result[name] = Variable(Origin.DECODED, limit, own, decode)
         below = below * extent.const if below is not None and extent.is_const else None
     return result
+
+
+def _digit_level(source: Expr, below: int, level: Level, warp_size: int) -> Level:
+    """The level of a digit that counts steps of `below` values of a hardware counter."""
+    threads = {Expr.of("thread"): below, Expr.of("warp"): below * warp_size}.get(source, 1)
+    if threads % (WARPGROUP_WARPS * warp_size) == 0:
+        return Level.WARPGROUP
+    return Level.WARP if threads % warp_size == 0 else level
 
 
 # ---------------------------------------------------------------- what a statement mentions
@@ -155,6 +198,8 @@ def _decoded(decode: Decode, scope: Scope, warp_size: int) -> dict[str, Variable
 def unrolled_digits(statement: Statement) -> Over:
     match statement:
         case Assign() | Load() | Store() | AsyncCopy() | Mma():
+            return statement.over
+        case BulkLoad() | BulkStore() | WarpgroupMma():
             return statement.over
         case Reduce():
             return statement.over + statement.along
@@ -166,7 +211,7 @@ def written_fragment(statement: Statement) -> RegRef | None:
     match statement:
         case Assign() | Reduce() | Load():
             return statement.dst
-        case Mma():
+        case Mma() | WarpgroupMma():
             return statement.d
         case _:
             return None
@@ -186,6 +231,10 @@ def read_fragments(statement: Statement) -> Iterator[RegRef]:
             yield statement.dst
         case Mma():
             yield from (statement.d, statement.a, statement.b)
+        case WarpgroupMma():
+            yield statement.d
+            if isinstance(statement.a, RegRef):
+                yield statement.a
         case _:
             pass
 
@@ -198,8 +247,24 @@ def memory_refs(statement: Statement) -> Iterator[MemRef]:
             yield statement.dst
         case AsyncCopy():
             yield from (statement.dst, statement.src)
+        case BulkLoad():
+            yield statement.dst
+        case BulkStore():
+            yield statement.src
+        case WarpgroupMma():
+            tiles = (statement.a, statement.b)
+            yield from (MemRef(t.name, t.index) for t in tiles if isinstance(t, TileRef))
         case _:
             pass
+
+
+def phase_ref(statement: Statement) -> PhaseRef | None:
+    """The transaction barrier that the statement works on."""
+    match statement:
+        case Arrive() | ArriveExpect() | PhaseWait() | BulkLoad():
+            return statement.phase
+        case _:
+            return None
 
 
 def values_in(statement: Statement) -> Iterator[Value]:
@@ -275,17 +340,50 @@ def expressions(statement: Statement) -> Iterator[Expr]:
             pass
     if isinstance(statement, Assign) and statement.scans is not None:
         yield from (statement.scans.extent, statement.scans.coordinate, *statement.scans.others)
-    if isinstance(statement, Mma | Reduce):
+    yield from _async_expressions(statement)
+    if isinstance(statement, Mma | Reduce | WarpgroupMma):
         for reduced in statement.reduces:
             yield from (reduced.extent, reduced.coordinate)
+
+
+def _async_expressions(statement: Statement) -> Iterator[Expr]:
+    phase = phase_ref(statement)
+    if phase is not None:
+        yield phase.index
+    match statement:
+        case Arrive():
+            if statement.block is not None:
+                yield statement.block
+        case PhaseWait():
+            yield statement.parity
+        case BulkLoad():
+            yield from statement.coordinates
+            if statement.multicast is not None:
+                yield statement.multicast
+        case BulkStore():
+            yield from statement.coordinates
+        case WarpgroupMma():
+            yield from guard_expressions(statement.accumulate)
+            if isinstance(statement.a, RegRef):
+                yield from statement.a.index
+        case NamedBarrier():
+            yield statement.barrier
+        case _:
+            pass
+
+
+def is_warpgroup_wide(statement: Statement) -> bool:
+    """Whether the four warps of a warpgroup must execute the statement together."""
+    wide = WarpgroupMma | WarpgroupFence | WarpgroupCommit | WarpgroupWait | SetRegisters
+    return isinstance(statement, wide)
 
 
 def is_warp_wide(statement: Statement) -> bool:
     """Whether all lanes of a warp must execute the statement together."""
     match statement:
-        case Mma():
+        case Mma() | NamedBarrier():
             return True
-        case Load():
+        case Load() | Store():
             return statement.matrix is not None
         case AsyncCommit() | AsyncWait() | Barrier():
             return False

@@ -78,6 +78,7 @@ class Target:
     mma_atoms: tuple[MmaAtom, ...]
     matrix_loads: tuple[MatrixLoad, ...]
     max_cluster: int = 1  # blocks that may run together in a cluster
+    bulk_swizzles: tuple[int, ...] = ()  # bytes; of the copy engine; empty where it has none
     matrix_stores: tuple[MatrixLoad, ...] = ()  # the mirror of the matrix loads (`stmatrix`)
 
     def atom(self, name: str) -> MmaAtom | None:

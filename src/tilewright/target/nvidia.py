@@ -141,5 +141,6 @@ SM_90A = Target(
     mma_atoms=_WARP_ATOMS + _WARPGROUP_ATOMS,
     matrix_loads=_MATRIX_LOADS,
     max_cluster=8,
+    bulk_swizzles=(0, 32, 64, 128),
     matrix_stores=_MATRIX_STORES,
 )
