@@ -51,6 +51,7 @@ from tilewright.poly.expr import Expr, at_least, equal
 
 HERE = Span(__file__, 1, 0, 3)
 TILE_N, TILE_K = 16, 32
+SWIZZLE = Swizzle(2, 3, 3)  # of rows of 32 f16, 64 bytes
 ATOM = f"wgmma.m64n{TILE_N}k16.f32.f16"
 
 
@@ -145,7 +146,6 @@ def pipelined_gemm(
         ),
     )
     a_bytes, b_bytes = stages * tile_m * TILE_K * 2, stages * TILE_N * TILE_K * 2
-    swizzle = Swizzle(2, 3, 3)  # rows of 64 bytes
     c_at = -(-(a_bytes + b_bytes) // 1024) * 1024
     return Kernel(
         "k", "sm_90a", 32, 4 * (1 + consumers), (e(blocks_m), e(blocks_n)), (),
@@ -153,8 +153,8 @@ def pipelined_gemm(
          tensor("c", f32, Mode.OUT, m, n)),
         (),
         (
-            Shared("as", f16, (stages, tile_m, TILE_K), swizzle),
-            Shared("bs", f16, (stages, TILE_N, TILE_K), swizzle, offset=a_bytes),
+            Shared("as", f16, (stages, tile_m, TILE_K), SWIZZLE),
+            Shared("bs", f16, (stages, TILE_N, TILE_K), SWIZZLE, offset=a_bytes),
             Shared("cs", f32, (tile_m, TILE_N), offset=c_at),
         ),
         (Registers("acc", f32, (TILE_N // 2,)),),
@@ -211,10 +211,125 @@ def register_product() -> Kernel:
         warps=4,
         tensors=(tensor("a", f16, Mode.IN, 64, 32), tensor("b", f16, Mode.IN, 16, 32),
                  tensor("c", f32, Mode.OUT, 64, 16)),
-        shared=(Shared("bs", f16, (16, 32)),),
+        shared=(Shared("bs", f16, (16, 32), SWIZZLE),),
         registers=(Registers("acc", f32, (8,)), Registers("af", f16, (2, 8))),
         phases=(Phases("full", 1, 1, 1024),),
-        maps=(TensorMap("box", "b", (16, 32)),),
+        maps=(TensorMap("box", "b", (16, 32), 64),),
+    )  # fmt: skip
+
+
+def one_group(*, across: bool, steps: int) -> Kernel:
+    """``c[64, 16] = a[64, k] b[16, k]`` by one warpgroup, whose first thread loads, two slots.
+
+    With `across`, b lies as ``b[k, 16]`` in memory and in its slots: an operand that is N-major.
+    """
+    slot, turn = e("ko") % 2, e("ko") // 2
+    k = 32 * e("ko")
+    loading = elected(
+        PhaseWait(phase("empty", slot), turn + 1, span=HERE, note="slot free"),
+        ArriveExpect(phase("full", slot), (64 + 16) * 32 * 2, span=HERE),
+        BulkLoad((), mem("as", slot, 0, 0), "am", (e(0), k), phase("full", slot), span=HERE),
+        BulkLoad(
+            (), mem("bs", slot, 0, 0), "bm", (k, e(0)) if across else (e(0), k),
+            phase("full", slot), span=HERE,
+        ),
+    )  # fmt: skip
+    depth = 16 * e("kk")
+    b = (
+        TileRef("bs", (slot, depth, e(0)), 2, 1)
+        if across
+        else TileRef("bs", (slot, e(0), depth), 1, 2)
+    )
+    mma = WarpgroupMma(
+        (("kk", 2),), ATOM, reg("acc", 0), TileRef("as", (slot, e(0), depth), 1, 2), b,
+        accumulate=(at_least(e("ko") + "kk", 1),), span=HERE,
+    )  # fmt: skip
+    loop = Loop(
+        "ko",
+        e(steps),
+        (
+            loading,
+            PhaseWait(phase("full", slot), turn, span=HERE, note="slot full"),
+            WarpgroupFence(),
+            mma,
+            WarpgroupCommit(),
+            WarpgroupWait(0),
+            elected(Arrive(phase("empty", slot), span=HERE)),
+        ),
+    )
+    store = Store(
+        (("j", 2), ("h", 2)),
+        mem("c", 16 * e("w") + 8 * e("h") + "g", 8 * e("j") + 2 * e("q")),
+        reg("acc", 4 * e("j") + 2 * e("h")), 2, span=HERE,
+    )  # fmt: skip
+    narrow = Swizzle(1, 3, 3)  # of rows of 16 f16, 32 bytes
+    slots = (2, 32, 16) if across else (2, 16, 32)
+    b_shape = (32 * steps, 16) if across else (16, 32 * steps)
+    return kernel(
+        (
+            decode("thread", ("w", 4), ("g", 8), ("q", 4)),
+            decode("thread", ("tid", 128)),
+            InitPhases(("full", "empty")),
+            Barrier(),
+            loop,
+            store,
+        ),
+        warps=4,
+        tensors=(tensor("a", f16, Mode.IN, 64, 32 * steps), tensor("b", f16, Mode.IN, *b_shape),
+                 tensor("c", f32, Mode.OUT, 64, 16)),
+        shared=(Shared("as", f16, (2, 64, 32), SWIZZLE),
+                Shared("bs", f16, slots, narrow if across else SWIZZLE, offset=8192)),
+        registers=(Registers("acc", f32, (8,)),),
+        phases=(Phases("full", 2, 1, 10240), Phases("empty", 2, 1, 10256)),
+        maps=(TensorMap("am", "a", (64, 32), 64),
+              TensorMap("bm", "b", slots[1:], 32 if across else 64)),
+    )  # fmt: skip
+
+
+def shared_operand(steps: int) -> Kernel:
+    """``c[128, 16] = a[128, k] b[16, k]`` by two warpgroups that share one slot for b, written by
+    threads; a comes from registers. Barriers stand before the products and at the back edge.
+    """
+    row = 64 * e("wg") + 16 * e("w") + "g"
+    k = 16 * e("ko")
+    body: Body = (
+        decode("thread", ("wg", 2), ("w", 4), ("g", 8), ("q", 4)),
+        decode("thread", ("n", 16), ("kt", 16)),
+        Loop(
+            "ko",
+            e(steps),
+            (
+                Load((), reg("bf", 0), mem("b", "n", k + "kt"), span=HERE),
+                Store((), mem("bs", "n", "kt"), reg("bf", 0), span=HERE),
+                ProxyFence(),
+                Load(
+                    (("kh", 2), ("mh", 2)), reg("af", 4 * e("kh") + 2 * e("mh")),
+                    mem("a", row + 8 * e("mh"), k + 8 * e("kh") + 2 * e("q")), 2, span=HERE,
+                ),
+                Barrier("written"),
+                WarpgroupFence(),
+                WarpgroupMma(
+                    (), ATOM + ".rs", reg("acc", 0), reg("af", 0),
+                    TileRef("bs", (e(0), e(0)), 0, 1), accumulate=(at_least("ko", 1),), span=HERE,
+                ),
+                WarpgroupCommit(),
+                WarpgroupWait(0),
+                Barrier("back edge"),
+            ),
+        ),
+        Store(
+            (("j", 2), ("h", 2)), mem("c", row + 8 * e("h"), 8 * e("j") + 2 * e("q")),
+            reg("acc", 4 * e("j") + 2 * e("h")), 2, span=HERE,
+        ),
+    )  # fmt: skip
+    return kernel(
+        body,
+        warps=8,
+        tensors=(tensor("a", f16, Mode.IN, 128, 16 * steps),
+                 tensor("b", f16, Mode.IN, 16, 16 * steps), tensor("c", f32, Mode.OUT, 128, 16)),
+        shared=(Shared("bs", f16, (16, 16), Swizzle(1, 3, 3)),),
+        registers=(Registers("acc", f32, (8,)), Registers("af", f16, (8,)),
+                   Registers("bf", f16, (1,))),
     )  # fmt: skip
 
 
@@ -288,11 +403,12 @@ def cluster_product(steps: int) -> Kernel:
         warps=8,
         tensors=(tensor("a", f16, Mode.IN, 128, 32 * steps),
                  tensor("b", f16, Mode.IN, 16, 32 * steps), tensor("c", f32, Mode.OUT, 128, 16)),
-        shared=(Shared("as", f16, (2, 64, 32)), Shared("bs", f16, (2, 16, 32), offset=8192)),
+        shared=(Shared("as", f16, (2, 64, 32), SWIZZLE),
+                Shared("bs", f16, (2, 16, 32), SWIZZLE, offset=8192)),
         registers=(Registers("acc", f32, (8,)),),
         phases=(Phases("full", 2, 1, 10240), Phases("empty", 2, 1, 10256),
                 Phases("free", 2, 2, 10272)),
-        maps=(TensorMap("am", "a", (64, 32)), TensorMap("bm", "b", (16, 32))),
+        maps=(TensorMap("am", "a", (64, 32), 64), TensorMap("bm", "b", (16, 32), 64)),
     )  # fmt: skip
     return replace(program, cluster=2)
 

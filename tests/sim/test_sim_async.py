@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from sim_async import cluster_product, pipelined_gemm, register_product
+from sim_async import (
+    cluster_product,
+    one_group,
+    pipelined_gemm,
+    register_product,
+    shared_operand,
+)
 
 from tilewright.codegen.sim import simulate
 from tilewright.kernel.ops import Kernel
+from tilewright.kernel.verify import check
+from tilewright.poly.expr import Expr
 from tilewright.target.nvidia import SM_90A
 
 Sizes = tuple[int, int, int]
@@ -22,7 +31,9 @@ def multiply(program: Kernel, sizes: Sizes, **more: Any) -> bool:
     a = random.integers(-3, 4, (m, k)).astype(np.float16)
     b = random.integers(-3, 4, (n, k)).astype(np.float16)
     c = np.full((m, n), np.nan, np.float32)
-    simulate(program, SM_90A, {"a": a, "b": b, "c": c}, {}, **more)
+    across = program.tensors[1].shape[0] != Expr.of(n)
+    given = {"a": a, "b": np.ascontiguousarray(b.T) if across else b, "c": c}
+    simulate(program, SM_90A, given, {}, **more)
     return np.array_equal(c, a.astype(np.float32) @ b.T.astype(np.float32))
 
 
@@ -56,6 +67,50 @@ def test_operand_from_registers(seed: int | None) -> None:
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_multicast_in_a_cluster(seed: int | None) -> None:
     assert multiply(cluster_product(5), (128, 16, 160), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("across", [False, True])
+def test_one_thread_of_a_warpgroup_loads(across: bool, seed: int | None) -> None:
+    assert multiply(one_group(across=across, steps=5), (64, 16, 160), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_operand_written_by_threads(seed: int | None) -> None:
+    assert multiply(shared_operand(3), (128, 16, 48), seed=seed)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pipelined_gemm(100, 28, 136, consumers=2, stages=3),
+        register_product(),
+        cluster_product(2),
+        one_group(across=False, steps=2),
+        one_group(across=True, steps=2),
+        shared_operand(2),
+    ],
+)
+def test_the_kernels_are_legal(program: Kernel) -> None:
+    check(program, SM_90A)
+
+
+def test_a_map_swizzles_otherwise_than_its_buffer() -> None:
+    """What the copy engine writes is read where the buffer's own swizzle says."""
+    program = register_product()
+    plain = replace(program, maps=(replace(program.maps[0], swizzle=0),))
+    assert not multiply(plain, (64, 16, 32))
+
+
+def test_barriers_and_bytes_are_counted() -> None:
+    program = one_group(across=False, steps=3)
+    a, b = np.zeros((64, 96), np.float16), np.zeros((16, 96), np.float16)
+    arrays = {"a": a, "b": b, "c": np.empty((64, 16), np.float32)}
+    report = simulate(program, SM_90A, arrays, {})
+    assert report.barriers == 1
+    assert report.global_read_bytes == 2 * (a.size + b.size)
+    assert report.global_written_bytes == 4 * 64 * 16
+    assert [s.written_bytes for s in report.shared] == [2 * a.size, 2 * b.size]
 
 
 def test_without_checks() -> None:

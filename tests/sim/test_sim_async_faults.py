@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sim_async import HERE, cluster_product, edit, phase, pipelined_gemm, register_product
+from sim_async import (
+    HERE,
+    cluster_product,
+    edit,
+    phase,
+    pipelined_gemm,
+    register_product,
+    shared_operand,
+)
 from sim_kernels import decode, e, kernel, mem, reg
 from test_sim_async import Sizes, multiply
 
@@ -46,13 +54,15 @@ from tilewright.kernel.ops import (
     Const,
     If,
     Kernel,
+    Load,
     Loop,
     Read,
+    Registers,
     Statement,
     Store,
     children,
 )
-from tilewright.poly.expr import equal
+from tilewright.poly.expr import equal, less
 from tilewright.target.nvidia import SM_90A
 
 SIZES = (100, 28, 136)
@@ -75,6 +85,10 @@ def waits(name: str) -> Callable[[Statement], bool]:
 
 def is_a(*kinds: type) -> Callable[[Statement], bool]:
     return lambda s: isinstance(s, kinds)
+
+
+def barrier(note: str) -> Callable[[Statement], bool]:
+    return lambda s: isinstance(s, Barrier) and s.note == note
 
 
 def nth(found: Callable[[Statement], bool], number: int) -> Callable[[Statement], bool]:
@@ -194,7 +208,7 @@ FAULTS: tuple[tuple[str, Kernel, type[TilewrightError], Parts], ...] = (
         BarrierError,
         (
             "deadlock",
-            "block 0, warps 0, wait at PhaseWait (slot free)",
+            "warp 0 of block 0, at PhaseWait (slot free)",
             "phase 0 of `empty[0]`: 2 of 2 arrivals are missing",
         ),
     ),
@@ -232,7 +246,11 @@ FAULTS: tuple[tuple[str, Kernel, type[TilewrightError], Parts], ...] = (
         "more arrivals declared than come",
         arrivals("empty", 3),
         BarrierError,
-        ("deadlock", "`empty[0]`: 1 of 3 arrivals are missing", "warps 4-11, wait at PhaseWait"),
+        (
+            "deadlock",
+            "`empty[0]`: 1 of 3 arrivals are missing",
+            "warps 4-11 of block 0, at PhaseWait",
+        ),
     ),
     (
         "fewer arrivals declared than come",
@@ -286,7 +304,7 @@ FAULTS: tuple[tuple[str, Kernel, type[TilewrightError], Parts], ...] = (
         "more registers than there are",
         put(lambda s: isinstance(s, SetRegisters) and s.grow, lambda s: replace(s, count=240)),
         BarrierError,
-        ("deadlock", "wait at SetRegisters: for"),
+        ("deadlock", "at SetRegisters: waits for"),
     ),
     (
         "a shrinking that grows",
@@ -427,6 +445,65 @@ def test_an_operand_register_may_be_read_in_flight() -> None:
     assert multiply(replace(program, registers=(*program.registers, more)), (64, 16, 32))
 
 
+# ---------------------------------------------------------------- operands written by threads
+
+
+@pytest.mark.parametrize(
+    ("dropped", "message"),
+    [
+        (
+            barrier("back edge"),
+            "`bs[8, 0]` is written by thread 128 while a matrix instruction reads it",
+        ),
+        (
+            barrier("written"),
+            "is read by a matrix instruction, with no order after the access of thread",
+        ),
+        (
+            is_a(ProxyFence),
+            "`bs[0, 0]` is read by a matrix instruction, but thread 0 wrote it with no ProxyFence",
+        ),
+        (
+            is_a(WarpgroupWait),
+            "while a matrix instruction",
+        ),
+    ],
+    ids=["back-edge", "written", "fence", "wait"],
+)
+def test_shared_operand(dropped: Callable[[Statement], bool], message: str) -> None:
+    program = edit(shared_operand(3), lambda s: () if dropped(s) else (s,))
+    refuse(program, (128, 16, 48), RaceError, (message,))
+
+
+def test_a_thread_reads_what_a_bulk_load_brings_without_a_wait() -> None:
+    program = without(waits("full"))
+    early = Load((), reg("bf", 0), mem("bs", 0, 0, 0), span=HERE)
+    program = edit(program, lambda s: (early,) if isinstance(s, WarpgroupMma) else (s,))
+    program = replace(program, registers=(*program.registers, Registers("bf", f16, (1,))))
+    message = "`bs[0, 0, 0]` is read by thread 128 while a bulk load writes it"
+    refuse(program, SIZES, RaceError, (message, "the bulk load was started by block 0, thread 0"))
+
+
+def test_a_kernel_ends_with_a_matrix_instruction_in_flight() -> None:
+    program = edit(
+        register_product(), lambda s: () if isinstance(s, WarpgroupWait | Store) else (s,)
+    )
+    message = "a block ends while a matrix instruction still uses its shared memory (`bs`)"
+    refuse(program, (64, 16, 32), RaceError, (message, "WarpgroupWait"))
+
+
+def test_a_part_of_a_warpgroup_misses_the_instruction() -> None:
+    program = edit(
+        register_product(),
+        lambda s: (If((less("w", 3),), (s,)),) if isinstance(s, WarpgroupMma) else (s,),
+    )
+    parts = (
+        "deadlock",
+        "warp 3 of block 0, at WarpgroupCommit: waits for the other threads of warpgroup 0",
+    )
+    refuse(program, (64, 16, 32), BarrierError, parts)
+
+
 # ---------------------------------------------------------------- clusters
 
 CLUSTER_SIZES = (128, 16, 160)
@@ -495,7 +572,7 @@ def test_a_phase_ends_before_the_wait_for_the_one_before_has_passed() -> None:
     assert "phase 1 of `p[0]` ends while a wait for phase 0 may not have passed" in str(
         caught.value
     )
-    assert "warps 1, at PhaseWait" in str(caught.value)
+    assert "warp 1 of block 0, at PhaseWait" in str(caught.value)
 
 
 # ---------------------------------------------------------------- late completion shows

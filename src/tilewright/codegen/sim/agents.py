@@ -17,6 +17,7 @@ from tilewright.codegen.sim.clocks import ClockLog, Clocks, ClockStamps
 from tilewright.codegen.sim.meeting import PhaseBarrier
 from tilewright.codegen.sim.memory import SharedBuffer
 from tilewright.codegen.sim.numeric import BoolArray, IntArray
+from tilewright.codegen.sim.shadow import NOBODY
 from tilewright.codegen.sim.site import Crew, Site
 
 
@@ -174,11 +175,12 @@ class Agents:
             log = region.buffer.arena.log
             if isinstance(log, ClockLog):
                 log.forget(region.entries)
-        known = self.clocks.common(units)
+        ours, everywhere = self.clocks.common(units), self.clocks.common(range(self.clocks.units))
         self.live = [
             old
             for old in self.live
-            if not (known & old.bit and writes and _covered(old.regions, writes))
+            if not (everywhere & old.bit)
+            and not (ours & old.bit and writes and _covered(old.regions, writes))
         ]
 
     def _check_others(
@@ -254,6 +256,8 @@ class Agents:
             own = stamps.own[thread, block].reshape(1)
             mine = ClockStamps(own, own, own, stamps.width, stamps.seen, 0, self.crew.warps)
             for last in accesses:
+                if not (last != NOBODY).any():
+                    continue
                 bad = mine.unordered(last)
                 if bad.any():
                     number = int(np.argmax(bad))

@@ -156,7 +156,7 @@ class Scheduler:
             span = getattr(statement, "span", None)
             first = first or span
             where = "" if span is None else f" ({span.file}:{span.line})"
-            notes.append(f"{self._who(fiber)} wait at {_title(statement)}{where}: {fiber.waits}")
+            notes.append(f"{self._who(fiber)}, at {_title(statement)}{where}: {fiber.waits}")
         return BarrierError(
             "deadlock: all warps that have not ended wait",
             span=first,
@@ -167,7 +167,8 @@ class Scheduler:
     def _who(self, fiber: _Fiber) -> str:
         crew = self.crew
         warps = [u % crew.warps for u in self._units(fiber.mask)]
-        return f"block {crew.first_block + fiber.block}, warps {_ranges(warps)},"
+        plural = "s" if len(warps) > 1 else ""
+        return f"warp{plural} {_ranges(warps)} of block {crew.first_block + fiber.block}"
 
     def _units(self, mask: BoolArray) -> list[int]:
         return self.machine.asynchrony.clocks.units_of(mask)
@@ -321,16 +322,18 @@ class Scheduler:
         self._merge(fiber)
         torn = self._torn(fiber.mask)
         if torn:
-            fiber.waits = f"for the other threads of warpgroup {torn[0]}"
+            fiber.waits = f"waits for the other threads of warpgroup {torn[0]}"
         return not torn
 
     def _torn(self, mask: BoolArray) -> list[int]:
+        """The warpgroups of which only a part is there."""
         size = warpgroup.WARPS * self.crew.warp_size
-        found = (
-            (g, mask[g * size : (g + 1) * size].any(axis=0), mask[g * size : (g + 1) * size])
-            for g in range(-(-self.crew.threads // size))
-        )
-        return [g for g, some, part in found if (some & ~part.all(axis=0)).any()]
+        parts = (mask[first : first + size] for first in range(0, self.crew.threads, size))
+        return [
+            number
+            for number, part in enumerate(parts)
+            if (part.any(axis=0) & (part.sum(axis=0) < size)).any()
+        ]
 
     def _matrix(self, fiber: _Fiber, s: Statement) -> None:
         machine, mask = self.machine, fiber.mask
@@ -355,9 +358,9 @@ class Scheduler:
         for block, (i, p), who in parties(fiber.mask, index, parity):
             barrier = asynchrony.meetings.barrier(s.phase.name, i, block, site, first_of(who))
             if not barrier.passes(p):
-                who_waits = f"{self._who(fiber)} at {_title(s)}"
+                who_waits = f"{self._who(fiber)}, at {_title(s)}"
                 barrier.waiting[id(fiber)] = Waiter(barrier.phase, who_waits, s.span)
-                fiber.waits = f"for {barrier.state()}"
+                fiber.waits = f"waits for {barrier.state()}"
                 return False
             barrier.waiting.pop(id(fiber), None)
             asynchrony.clocks.acquire(self._units(who), barrier.over)
@@ -375,6 +378,8 @@ class Scheduler:
             site = Site.of(s, self.crew, fiber.top.scope, fiber.mask)
             fiber.arrived = (meeting, meeting.generation)
             meet_alone(site, meeting, fiber.mask, threads, asynchrony.clocks.release(units))
+            if name == 0 and meeting.generation > fiber.arrived[1]:
+                self.machine.tally.barriers += 1
         meeting, generation = fiber.arrived
         if meeting.generation == generation:
             missing = meeting.threads - meeting.arrived
@@ -384,8 +389,6 @@ class Scheduler:
         asynchrony.clocks.acquire(self._units(fiber.mask), meeting.over[generation])
         fiber.arrived = None
         fiber.top.at += 1
-        if name == 0:
-            self.machine.tally.barriers += generation + 1 == meeting.generation
         return True
 
     def _cluster_wait(self, fiber: _Fiber, s: ClusterWait) -> bool:
@@ -429,7 +432,7 @@ class Scheduler:
             )
         needed = sum(more.values()) * size
         if needed > pool.free:
-            fiber.waits = f"for {needed} registers, {pool.free} are free"
+            fiber.waits = f"waits for {needed} registers, {pool.free} are free"
             return False
         pool.free -= needed
         pool.counts.update(dict.fromkeys(groups, s.count))

@@ -200,7 +200,7 @@ def store(machine: Machine, s: Store, scope: Scope, mask: BoolArray | None) -> N
     if machine.checks:
         guards.shared_write(machine, site, place, buffer, address.at, chosen)
     machine.tally.shared[s.dst.name].written_bytes += asked * buffer.declared.dtype.bytes
-    _count_banks(machine, buffer, address, chosen, site)
+    _count_banks(machine, buffer, address, chosen, site, s.matrix is not None)
     buffer.scatter(address.at, bits, chosen, site.shape)
 
 
