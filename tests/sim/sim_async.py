@@ -33,13 +33,17 @@ from tilewright.kernel.async_ops import (
     WarpgroupWait,
 )
 from tilewright.kernel.ops import (
+    Apply,
+    Assign,
     Barrier,
     Body,
+    Const,
     If,
     Kernel,
     Load,
     Loop,
     Mode,
+    Read,
     Registers,
     Shared,
     Statement,
@@ -411,6 +415,45 @@ def cluster_product(steps: int) -> Kernel:
         maps=(TensorMap("am", "a", (64, 32), 64), TensorMap("bm", "b", (16, 32), 64)),
     )  # fmt: skip
     return replace(program, cluster=2)
+
+
+def taking_turns(rounds: int) -> Kernel:
+    """``y = 2 * rounds``: two warpgroups count in one element of shared memory, by turns."""
+    r = reg("r", 0)
+    count = elected(
+        Load((), r, mem("s", 0), span=HERE),
+        Assign((), r, Apply("add", (Read(r, f32), Const(1.0, f32)), f32), span=HERE),
+        Store((), mem("s", 0), r, span=HERE),
+    )
+    body: Body = (
+        decode("thread", ("wg", 2), ("tid", 128)),
+        elected(If((equal("wg", 0),), (Assign((), r, Const(0.0, f32)), Store((), mem("s", 0), r)))),
+        Barrier(),
+        If((equal("wg", 1),), (NamedBarrier(e(1), 256, arrive=True, note="the first turn"),)),
+        Loop(
+            "i",
+            e(rounds),
+            (
+                NamedBarrier(e("wg") + 1, 256, note="turn"),
+                count,
+                NamedBarrier(2 - e("wg"), 256, arrive=True, note="next"),
+            ),
+        ),
+        If(
+            (equal("wg", 0),),
+            (
+                NamedBarrier(e(1), 256, note="last"),
+                elected(Load((), r, mem("s", 0), span=HERE), Store((), mem("y", 0), r)),
+            ),
+        ),
+    )
+    return kernel(
+        body,
+        warps=8,
+        tensors=(tensor("y", f32, Mode.OUT, 1),),
+        shared=(Shared("s", f32, (1,)),),
+        registers=(Registers("r", f32, (1,)),),
+    )
 
 
 def edit(program: Kernel, change: Callable[[Statement], Body]) -> Kernel:

@@ -13,6 +13,7 @@ from sim_async import (
     pipelined_gemm,
     register_product,
     shared_operand,
+    taking_turns,
 )
 
 from tilewright.codegen.sim import simulate
@@ -73,6 +74,27 @@ def test_multicast_in_a_cluster(seed: int | None) -> None:
 @pytest.mark.parametrize("across", [False, True])
 def test_one_thread_of_a_warpgroup_loads(across: bool, seed: int | None) -> None:
     assert multiply(one_group(across=across, steps=5), (64, 16, 160), seed=seed)
+
+
+def test_a_map_of_permuted_axes() -> None:
+    """b[n, k] lies column-major in memory: the map's last axis is n."""
+    program = one_group(across=True, steps=3)
+    b, columns = program.tensors[1], Expr.of(96)
+    turned = replace(b, shape=(Expr.of(16), columns), strides=(Expr.of(1), Expr.of(16)))
+    tensors = (program.tensors[0], turned, program.tensors[2])
+    maps = (program.maps[0], replace(program.maps[1], axes=(1, 0)))
+    program = replace(program, tensors=tensors, maps=maps)
+    check(program, SM_90A)
+    assert multiply(program, (64, 16, 96))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_warpgroups_take_turns(seed: int | None) -> None:
+    y = np.zeros(1, np.float32)
+    program = taking_turns(3)
+    check(program, SM_90A)
+    simulate(program, SM_90A, {"y": y}, {}, seed=seed)
+    assert y[0] == 6
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])

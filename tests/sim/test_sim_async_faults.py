@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sim_async import (
     HERE,
@@ -15,6 +16,7 @@ from sim_async import (
     pipelined_gemm,
     register_product,
     shared_operand,
+    taking_turns,
 )
 from sim_kernels import decode, e, kernel, mem, reg
 from test_sim_async import Sizes, multiply
@@ -32,6 +34,7 @@ from tilewright.codegen.sim import simulate
 from tilewright.kernel.async_ops import (
     Arrive,
     ArriveExpect,
+    AsyncStatement,
     BulkLoad,
     BulkStore,
     BulkWait,
@@ -61,6 +64,7 @@ from tilewright.kernel.ops import (
     Statement,
     Store,
     children,
+    walk,
 )
 from tilewright.poly.expr import equal, less
 from tilewright.target.nvidia import SM_90A
@@ -402,6 +406,30 @@ def test_the_kernel_without_faults_passes() -> None:
     assert multiply(RIGHT, SIZES)
 
 
+def statements(program: Kernel) -> list[Statement]:
+    """What orders agents and threads."""
+    return [s for s in walk(program.body) if isinstance(s, AsyncStatement | Barrier)]
+
+
+def dropped(program: Kernel, number: int) -> Kernel:
+    target = statements(program)[number]
+    return edit(program, lambda s: () if s is target or not (children(s) or leaf(s)) else (s,))
+
+
+def leaf(s: Statement) -> bool:
+    return not isinstance(s, If | Loop)
+
+
+@pytest.mark.parametrize("number", range(len(statements(RIGHT))))
+def test_every_statement_is_needed(number: int) -> None:
+    """But growing, which only makes registers available."""
+    dispensable = isinstance(statements(RIGHT)[number], SetRegisters) and number > 2
+    if dispensable:
+        assert multiply(dropped(RIGHT, number), SIZES)
+    else:
+        refuse(dropped(RIGHT, number), SIZES, TilewrightError, ("error[TW30",))
+
+
 # ---------------------------------------------------------------- registers
 
 
@@ -573,6 +601,25 @@ def test_a_phase_ends_before_the_wait_for_the_one_before_has_passed() -> None:
         caught.value
     )
     assert "warp 1 of block 0, at PhaseWait" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("note", "kind", "message"),
+    [
+        ("the first turn", BarrierError, "at NamedBarrier (turn): 128 of 256 threads are missing"),
+        ("turn", RaceError, "`s[0]` is written after an access by thread 128 and thread 0"),
+        ("next", BarrierError, "128 of 256 threads are missing at named barrier 2"),
+        ("last", RaceError, "`s[0]` is written after an access by thread 128 and thread 0"),
+    ],
+)
+def test_turns(note: str, kind: type[TilewrightError], message: str) -> None:
+    program = edit(
+        taking_turns(3),
+        lambda s: () if isinstance(s, NamedBarrier) and s.note == note else (s,),
+    )
+    with pytest.raises(kind) as caught:
+        simulate(program, SM_90A, {"y": np.zeros(1, np.float32)}, {})
+    assert message in str(caught.value)
 
 
 # ---------------------------------------------------------------- late completion shows

@@ -133,13 +133,15 @@ def meet_alone(
     """Arrive at a barrier of threads, with whole warps."""
     crew = site.crew
     position = first_of(mask)
-    if meeting.threads != threads:
+    if meeting.threads != threads and meeting.arrived:
         raise site.fault(
             BarrierError,
-            f"{meeting.name} takes {threads} threads here and {meeting.threads} elsewhere",
+            f"{meeting.name} takes {threads} threads here and {meeting.threads} where "
+            f"{meeting.arrived} wait already",
             position,
-            expected="one number of threads for each barrier",
+            expected="one number of threads from all that meet at a barrier",
         )
+    meeting.threads = threads
     parts = mask.reshape(crew.warps, crew.warp_size, crew.blocks)
     torn = parts.any(axis=1, keepdims=True) & ~parts
     if torn.any():
