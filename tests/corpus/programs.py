@@ -552,6 +552,33 @@ def guarded_write():
     return guarded_write
 
 
+@case(*sizes((70, 90), (300, 40), axes="M N"))
+def product_spread_over_its_terms():
+    @tw.kernel()
+    def product_spread_over_its_terms(
+        x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, N, G, tw.f32], z: tw.Memory[M, N, G, tw.f32]
+    ):
+        total = tw.mma(tw.read(x), tw.read(y), tw.Register[N, tw.f32](0.0))
+        tw.write(tw.broadcast(total, target_shape=[M, N]), z)
+
+    return product_spread_over_its_terms
+
+
+@case(*sizes((70, 5000), (300, 4100), axes="M N"))
+def carried_and_written_over_its_loop():
+    @tw.kernel([tw.TilingConstraint(M, 16)])
+    def carried_and_written_over_its_loop(
+        x: tw.Memory[M, N, G, tw.f32], y: tw.Memory[M, N, G, tw.f32]
+    ):
+        @tw.iterate(M, init_args=[tw.Register[N, tw.f32](0.0)])
+        def total(acc):
+            return tw.sum(tw.read(x), acc, dim=M)
+
+        tw.write(total + tw.read(x), y)
+
+    return carried_and_written_over_its_loop
+
+
 # ---------------------------------------------------------------- attention
 
 

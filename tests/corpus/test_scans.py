@@ -36,6 +36,7 @@ from tilewright.kernel.ops import (
     walk,
 )
 from tilewright.kernel.rewrite import map_values, rewrite, substitute
+from tilewright.lower.obligations import verify
 from tilewright.lower.obligations.scans import scans
 from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Constraint, Expr
@@ -255,7 +256,9 @@ def test_every_seeded_fault_shows_in_the_proof_as_in_the_numbers(name: str) -> N
         (scan,) = scans(Program.of(mutant, kernel.target))
         right = gives_the_right_numbers(name, mutant)
         if isinstance(scan.result, Proved):
-            assert right, f"{change}: proved, but the numbers are wrong"
+            # What is lost after the scan, as in a store, is for the other proofs to find.
+            elsewhere = any(isinstance(o.result, Refuted) for o in verify(mutant, kernel.target))
+            assert right or elsewhere, f"{change}: proved, but the numbers are wrong"
             proved += 1
         elif isinstance(scan.result, Refuted):
             assert not right, f"{change}: {scan.result.message}, but the numbers are right"

@@ -237,8 +237,8 @@ class Builder:
         return any(scope.axis == axis for scope in self.scopes)
 
     def open_step(self, axis: str) -> Expr:
-        """The counter of the open loop over an axis; zero where none is open."""
-        return next((s.step for s in self.scopes if s.axis == axis), Expr.of(0))
+        """The counter of the innermost open loop over an axis; zero where none is open."""
+        return next((s.step for s in reversed(self.scopes) if s.axis == axis), Expr.of(0))
 
     def is_serial(self, axis: str) -> bool:
         return self.plan.axes[axis].is_serial or axis in self.iterated
@@ -284,14 +284,11 @@ class Builder:
         return self._decoded[key]
 
     def base(self, axis: str) -> Expr:
-        """The coordinate of the tile's first element along an axis, in the open loops."""
+        """The coordinate of the tile's first element along an axis, in the innermost open loop."""
         plan = self.plan.axes[axis]
-        total = Expr.of(0)
+        total = self.open_step(axis) * plan.tile
         if axis in self.blocks and plan.block_tile is not None:
-            total = self.blocks[axis] * plan.block_tile
-        for scope in self.scopes:
-            if scope.axis == axis:
-                total = total + scope.step * plan.tile
+            total = total + self.blocks[axis] * plan.block_tile
         return total
 
     def extent_guard(self, axis: str, coordinate: Expr) -> Guard:

@@ -44,6 +44,7 @@ from tilewright.lower.values import (
     buffer_order,
     demand,
     expression,
+    remembered,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled, blocked
 from tilewright.poly.expr import Expr, less
@@ -85,7 +86,7 @@ def _has_effects(body: Sequence[Op]) -> bool:
 
 def _settle(b: Builder, op: ops.ReadOp) -> None:
     """Read a memory that the kernel also writes now, where the program reads it."""
-    if all(not b.is_serial(a) or b.is_open(a) for a in op.type.axes):
+    if all(not b.is_serial(a) or a in b.enclosing[op.id] for a in op.type.axes):
         demand(b, op.id, default_layout(b, op.type.axes))
 
 
@@ -98,7 +99,7 @@ def _joins(b: Builder, group: list[ops.WriteOp], op: Op) -> bool:
 
 def _write_loops(b: Builder, op: ops.WriteOp) -> list[tuple[str, bool]]:
     """The loops that a write needs and whether they run backwards; along a scan the innermost."""
-    axes = [a for a in op.type.axes if b.is_serial(a) and not b.is_open(a)]
+    axes = [a for a in op.type.axes if b.is_serial(a) and a not in b.enclosing[op.id]]
     axes.sort(key=lambda a: bool(scan_directions(b, a, (op.value,))))
     return [(a, runs_backwards(b, a, (op.value,))) for a in axes]
 
@@ -141,7 +142,7 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
     results = [
         r for r in b.graph.by_id.values() if isinstance(r, ops.Result) and r.iterate == op.id
     ]
-    if results and any((results[0].id, None) in s.memo for s in b.scopes):
+    if results and remembered(b, results[0].id, None) is not None:
         return
     with b.at(scope_depth(b, op) if not _has_effects(op.body) else len(b.scopes) - 1):
         carried = [_carry(b, op, i) for i in range(len(op.inits))]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Memory
+from tilewright.kernel.interleave import interleave
 from tilewright.kernel.ops import Kernel, Mode, Scalar, Symbol, Tensor
 from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
@@ -44,7 +45,8 @@ def lower(
         body=(*b.decodes, *grid.wrap(tuple(b.scopes[0].body))),
         cluster=grid.cluster,
     )
-    return place_shared(insert_barriers(kernel, frozenset(b.managed)), target, graph.span)
+    ordered = insert_barriers(kernel, frozenset(b.managed))
+    return interleave(place_shared(ordered, target, graph.span))
 
 
 # ---------------------------------------------------------------- declarations

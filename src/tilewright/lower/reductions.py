@@ -67,7 +67,7 @@ def emit_reduce(b: Builder, op: ops.ReduceOp) -> Fragment:
     start = Const(neutral, wide)
     b.emit(Assign(placed.over, made.ref(placed.registers()), start, op.span))
     with ExitStack() as stack:
-        if b.is_serial(axis) and not b.is_open(axis):
+        if b.is_serial(axis) and axis not in b.enclosing[op.id]:
             backwards = runs_backwards(b, axis, (op.value,))
             stack.enter_context(b.loop(axis, op.span, backwards=backwards))
         whole = b.place(tiled.layout)
@@ -196,7 +196,7 @@ def emit_contract(b: Builder, op: ops.Contract, into: Fragment | None) -> Fragme
     first, second = (op.lhs, op.rhs) if contract.lhs_is_a else (op.rhs, op.lhs)
     with ExitStack() as stack:
         for axis in op.contracted:
-            if b.is_serial(axis) and not b.is_open(axis):
+            if b.is_serial(axis) and axis not in b.enclosing[op.id]:
                 backwards = runs_backwards(b, axis, (op.lhs, op.rhs))
                 stack.enter_context(b.loop(axis, op.span, backwards=backwards))
         if atom is not None:

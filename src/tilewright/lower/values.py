@@ -33,7 +33,7 @@ INLINE = (ops.Constant, ops.ScalarRead, ops.Index, ops.Extent)
 
 def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
     """The value's fragment in a layout, from the open scopes or emitted now."""
-    found = _remembered(b, number, tiled)
+    found = remembered(b, number, tiled)
     if found is not None:
         return found
     op = b.graph.by_id[number]
@@ -55,8 +55,14 @@ def demand(b: Builder, number: int, tiled: Tiled) -> Fragment:
     return made
 
 
-def _remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None:
-    for scope in reversed(b.scopes):
+def remembered(b: Builder, number: int, tiled: Tiled | None) -> Fragment | None:
+    """The fragment made for a value in the open loops that it depends on, if there is one.
+
+    What an outer loop over the same axis made is another part of the value.
+    """
+    op = b.graph.by_id[number]
+    settled = isinstance(op, ops.ReadOp) and op.memory in b.written
+    for scope in reversed(b.scopes[0 if settled else scope_depth(b, op) :]):
         found = scope.memo.get((number, tiled))
         if found is not None:
             return found
@@ -75,7 +81,7 @@ def anchored(b: Builder, op: Op) -> Fragment:
     from tilewright.lower.reductions import emit_contract, emit_reduce
     from tilewright.lower.scans import emit_scan
 
-    found = _remembered(b, op.id, None)
+    found = remembered(b, op.id, None)
     if found is not None:
         return found
     with b.at(scope_depth(b, op)):
@@ -91,10 +97,10 @@ def anchored(b: Builder, op: Op) -> Fragment:
                 if not isinstance(owner, ops.Iterate):
                     raise TypeError(f"%{op.id} is the result of no loop")
                 emit_iterate(b, owner)
-                remembered = _remembered(b, op.id, None)
-                if remembered is None:
+                done = remembered(b, op.id, None)
+                if done is None:
                     raise LookupError(f"%{op.id} was not emitted with its loop")
-                return remembered
+                return done
             case _:
                 raise TypeError(f"{type(op).__name__} has no layout of its own")
         b.scopes[-1].memo[op.id, None] = made
@@ -202,7 +208,7 @@ def _inlines(b: Builder, op: Op, tiled: Tiled) -> bool:
     """Whether an elementwise value is folded into its only reader's expression."""
     if not isinstance(op, ops.Elementwise | ops.CastOp | ops.View):
         return False
-    if _remembered(b, op.id, tiled) is not None:
+    if remembered(b, op.id, tiled) is not None:
         return False
     once = len(b.graph.uses.get(op.id, ())) == 1
     natural = natural_layout(b, op.id)
