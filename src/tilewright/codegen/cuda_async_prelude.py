@@ -23,7 +23,7 @@ asm volatile("{\\n.reg .pred done;\\nagain:\\n"
 
 _REMOTE = """
 asm volatile("{\\n.reg .b32 there;\\nmapa.shared::cluster.u32 there, %0, %1;\\n"
-             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\\n}"
+             "mbarrier.arrive.shared::cluster.b64 _, [there];\\n}"
              :: "r"(tw_shared_address(phase)), "r"(block) : "memory");
 """
 
@@ -81,8 +81,9 @@ for (int i = 0; i < n; ++i) tw_hold(fragment[i]);
 """
 
 # The start address in units of 16 bytes, then the two strides alike, then the swizzle mode.
+# In a cluster the upper bits of a shared address name the block; the descriptor takes none.
 _DESCRIPTOR = """
-const unsigned low = tw_shared_address(p) >> 4 | leading / 16 << 16;
+const unsigned low = (tw_shared_address(p) & 0x3ffff) >> 4 | leading / 16 << 16;
 const unsigned high = stride / 16 | mode << 30;
 return (unsigned long long)high << 32 | low;
 """

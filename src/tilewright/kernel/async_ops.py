@@ -109,8 +109,9 @@ class InitPhases:
 class Arrive:
     """Each thread that executes it arrives once: one pending arrival less.
 
-    It releases what the thread did before. With `block`, at the barrier of the cluster's block
-    of that rank instead of the thread's own.
+    It releases what the thread did before to who waits for the phase. With `block`, it arrives
+    at the barrier of the cluster's block of that rank, and says there that matrix instructions
+    and reads are done; plain writes it does not release to other blocks (a cluster barrier does).
     """
 
     phase: PhaseRef
