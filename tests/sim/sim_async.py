@@ -35,6 +35,9 @@ from tilewright.kernel.async_ops import (
 from tilewright.kernel.ops import (
     Apply,
     Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
     Barrier,
     Body,
     Const,
@@ -42,6 +45,7 @@ from tilewright.kernel.ops import (
     Kernel,
     Load,
     Loop,
+    MemRef,
     Mode,
     Read,
     Registers,
@@ -415,6 +419,26 @@ def cluster_product(steps: int) -> Kernel:
         maps=(TensorMap("am", "a", (64, 32), 64), TensorMap("bm", "b", (16, 32), 64)),
     )  # fmt: skip
     return replace(program, cluster=2)
+
+
+def copied_operand(steps: int) -> Kernel:
+    """`shared_operand`, with b copied to its slot by `AsyncCopy`."""
+    copy = AsyncCopy(
+        (), mem("bs", "cr", 8 * e("cc")), mem("b", "cr", 16 * e("ko") + 8 * e("cc")), 8, span=HERE
+    )
+
+    def change(s: Statement) -> Body:
+        match s:
+            case Load(src=MemRef("b")):
+                return (If((equal("cx", 0),), (copy,)), AsyncCommit(), AsyncWait(0))
+            case Store(dst=MemRef("bs")):
+                return ()
+            case _:
+                return (s,)
+
+    program = edit(shared_operand(steps), change)
+    threads = decode("thread", ("cr", 16), ("cc", 2), ("cx", 8))
+    return replace(program, body=(threads, *program.body))
 
 
 def taking_turns(rounds: int) -> Kernel:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sim_async import (
     cluster_product,
+    copied_operand,
     one_group,
     pipelined_gemm,
     register_product,
@@ -102,6 +103,11 @@ def test_operand_written_by_threads(seed: int | None) -> None:
     assert multiply(shared_operand(3), (128, 16, 48), seed=seed)
 
 
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_operand_copied_by_threads(seed: int | None) -> None:
+    assert multiply(copied_operand(3), (128, 16, 48), seed=seed)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -111,6 +117,7 @@ def test_operand_written_by_threads(seed: int | None) -> None:
         one_group(across=False, steps=2),
         one_group(across=True, steps=2),
         shared_operand(2),
+        copied_operand(2),
     ],
 )
 def test_the_kernels_are_legal(program: Kernel) -> None:

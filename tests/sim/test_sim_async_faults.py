@@ -11,6 +11,7 @@ import pytest
 from sim_async import (
     HERE,
     cluster_product,
+    copied_operand,
     edit,
     phase,
     pipelined_gemm,
@@ -500,6 +501,18 @@ def test_an_operand_register_may_be_read_in_flight() -> None:
 )
 def test_shared_operand(dropped: Callable[[Statement], bool], message: str) -> None:
     program = edit(shared_operand(3), lambda s: () if dropped(s) else (s,))
+    refuse(program, (128, 16, 48), RaceError, (message,))
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        (barrier("back edge"), "is written by thread 128 while a matrix instruction reads it"),
+        (is_a(ProxyFence), "is read by a matrix instruction, but thread 0 wrote it with no Proxy"),
+    ],
+)
+def test_copied_operand(gone: Callable[[Statement], bool], message: str) -> None:
+    program = edit(copied_operand(3), lambda s: () if gone(s) else (s,))
     refuse(program, (128, 16, 48), RaceError, (message,))
 
 

@@ -249,6 +249,7 @@ def copy_issued(
     touch = _touch_shared(machine, buffer, site.extents, at, mask)
     _not_flying(site, place, buffer, touch, "written")
     _not_under_way(machine, site, place, buffer, touch, write=True)
+    _not_under_way(machine, site, place, buffer, touch, write=True)
     _may_write(site, place, buffer, touch)
     threads = np.broadcast_to(touch.stamps.own - touch.stamps.now + 1, touch.at.shape)
     flying = buffer.arena.flying
