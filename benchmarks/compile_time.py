@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.driver.fusion import FusionDefinition
-from tilewright.fusion.access import dense
 from tilewright.fusion import DataType
+from tilewright.fusion.access import dense
 from tilewright.fusion.segment import segment
 
 ROUNDS = 9

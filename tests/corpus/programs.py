@@ -49,8 +49,7 @@ def sizes(*values: tuple[int, ...], axes: str):
 # ---------------------------------------------------------------- chained products
 
 
-@case(*sizes((16, 32, 16, 16), (1, 1, 1, 1), (17, 33, 5, 70), (100, 90, 130, 40),
-             axes="M N K1 K2"))
+@case(*sizes((16, 32, 16, 16), (1, 1, 1, 1), (17, 33, 5, 70), (100, 90, 130, 40), axes="M N K1 K2"))
 def chained_gemm():
     @tw.kernel([tw.WorkgroupConstraint(K2, K2, 0)])
     def chained_gemm(
@@ -238,9 +237,7 @@ def gemm_shared_space():
     ):
         @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
         def total(acc):
-            return tw.mma(
-                tw.read(a, elements_per_thread=4), tw.read(b, elements_per_thread=4), acc
-            )
+            return tw.mma(tw.read(a, elements_per_thread=4), tw.read(b, elements_per_thread=4), acc)
 
         tw.write(total, c, elements_per_thread=4)
 
@@ -753,8 +750,11 @@ for _name, _how, _dtype in (
     ("cumsum", lambda v: tw.cumsum(v, dim=N), tw.f32),
     ("cumsum_exclusive", lambda v: tw.cumsum(v, dim=N, exclusive=True), tw.f16),
     ("cumsum_reverse", lambda v: tw.cumsum(v + 1.0, dim=N, reverse=True), tw.bf16),
-    ("cummax_reverse_exclusive",
-     lambda v: tw.cummax(v, dim=N, reverse=True, exclusive=True), tw.i16),
+    (
+        "cummax_reverse_exclusive",
+        lambda v: tw.cummax(v, dim=N, reverse=True, exclusive=True),
+        tw.i16,
+    ),
     ("cummin", lambda v: tw.cummin(v, dim=N), tw.f64),
     ("cumsum_i8", lambda v: tw.cumsum(v, dim=N), tw.i8),
     ("cumprod", lambda v: tw.cumprod(v * 0.1 + 1.0, dim=N), tw.f32),

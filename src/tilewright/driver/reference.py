@@ -294,7 +294,8 @@ def tolerance(graph: Graph, sizes: Mapping[str, int]) -> float:
 
 def _step(dtype: DType) -> float:
     """The distance from one to the next number of a float type."""
-    return float(ml_dtypes.finfo(numpy_dtype(dtype)).eps)
+    limits: Any = ml_dtypes.finfo(numpy_dtype(dtype))
+    return float(limits.eps)
 
 
 def _reduced(op: Op) -> tuple[str, ...]:

@@ -445,9 +445,7 @@ prod = _reduction("mul", "The product along an axis, times `init` if given.", "p
 
 
 def _scan(name: str, doc: str, public: str) -> Callable[..., Value]:
-    def scan(
-        value: Value, *, dim: Size, exclusive: bool = False, reverse: bool = False
-    ) -> Value:
+    def scan(value: Value, *, dim: Size, exclusive: bool = False, reverse: bool = False) -> Value:
         span = here()
         value = use(value, span)
         axis = _combined_axis(value, dim, "scanned", span)

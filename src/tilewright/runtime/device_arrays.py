@@ -53,4 +53,5 @@ def to_device(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Copies of the arrays on the first device, other values as they are; None without a device."""
     if not has_device():
         return None
-    return {n: DeviceArray(v) if isinstance(v, np.ndarray) else v for n, v in values.items()}
+    arrays = {n: DeviceArray(np.asarray(v)) for n, v in values.items() if isinstance(v, np.ndarray)}
+    return {**values, **arrays}
