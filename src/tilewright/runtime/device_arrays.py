@@ -53,5 +53,7 @@ def to_device(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Copies of the arrays on the first device, other values as they are; None without a device."""
     if not has_device():
         return None
-    arrays = {n: DeviceArray(np.asarray(v)) for n, v in values.items() if isinstance(v, np.ndarray)}
-    return {**values, **arrays}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found[name] = DeviceArray(value) if type(value) is np.ndarray else value
+    return found
