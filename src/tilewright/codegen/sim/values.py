@@ -89,7 +89,10 @@ def check_idle(
     agents, crew = machine.beside.agents, machine.crew
     if ref.name not in agents.touched:
         return
-    full = np.broadcast_to(True if mask is None else mask, (crew.threads, crew.blocks))
+    # A thread counts for all its instances where it accesses the registers of one.
+    some = np.ones((1, 1), np.bool_) if mask is None else mask
+    some = some.any(axis=tuple(range(some.ndim - 2)))
+    full = np.broadcast_to(some, (crew.threads, crew.blocks))
     rows = np.unique(at.index)
     for operation, held in agents.held(ref.name):
         if verb == "read" and not held.written:
