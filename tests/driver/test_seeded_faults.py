@@ -47,7 +47,7 @@ from tilewright.kernel.ops import (
     walk,
 )  # fmt: skip
 from tilewright.lower.obligations import verify
-from tilewright.poly.expr import Expr, equal
+from tilewright.poly.expr import Expr, at_least, equal
 from tilewright.poly.prove import Refuted
 from tilewright.target import target_named
 
@@ -241,8 +241,8 @@ def exchange_not_written(kernel: Kernel) -> Kernel:
 @fault("transpose", UnwrittenReadError, "is read before anything writes it", UnwrittenReadError)
 def exchange_written_in_part(kernel: Kernel) -> Kernel:
     number, store = first(kernel, Store, dst="x_1_exchange")
-    (name, extent), *rest = store.over
-    return replaced(kernel, number, (replace(store, over=((name, extent - 1), *rest)),))
+    guard = (*store.guard, at_least(store.dst.index[0], 1))
+    return replaced(kernel, number, (replace(store, guard=guard),))
 
 
 # ---------------------------------------------------------------- bounds

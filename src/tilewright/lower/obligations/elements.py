@@ -1,26 +1,29 @@
 """Registers hold the elements that their reader takes them for.
 
 A store names the coordinate of each element that it writes, on the named axes of its tensor. The
-question is followed backwards: through elementwise statements, and through reductions, which
-name the coordinate of each term on the reduced axis; at a load from a tensor with the same axis,
-the loaded coordinate has to be the named one, for each register of each thread.
+question is followed backwards: through elementwise statements; through reductions and matrix
+instructions, which name the coordinate of each term on the reduced axis; through shared memory.
+Where it meets a load or copy from a tensor with the same axis, the loaded coordinate has to be
+the named one, and the load's guard must not hide it.
 
-Covered are values that stay in their thread's registers. What comes from shared memory, from
-another lane, from a matrix instruction or from a later turn of a loop ends the walk: there
-nothing is claimed. Each definition is looked at once for each store.
+Covered are buffers that are filled in the same turn, rings (see `writers`), and lane steps by
+`lane_xor`. What comes from other lanes in another way, from data (gathers) or from a later turn
+ends the walk: there nothing is claimed. Each statement is looked at once for each store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.kernel.ops import (
     Apply,
     Assign,
+    AsyncCopy,
     Cast,
+    LaneXor,
     Load,
-    Loop,
+    Mma,
     Over,
     Read,
     Reduce,
@@ -30,8 +33,11 @@ from tilewright.kernel.ops import (
 )
 from tilewright.lower.obligations.accesses import VECTOR
 from tilewright.lower.obligations.domains import domain
-from tilewright.lower.obligations.scope import Frame, Program, Site
-from tilewright.poly.expr import Expr, Guard, equal, less
+from tilewright.lower.obligations.scope import Program, Site
+from tilewright.lower.obligations.tracing import Wanted
+from tilewright.lower.obligations.writers import writers
+from tilewright.poly.expr import Expr, Guard, at_least, equal, less
+from tilewright.poly.layout import Layout, Place
 from tilewright.poly.prove import (
     Kind,
     Obligation,
@@ -41,31 +47,14 @@ from tilewright.poly.prove import (
     Unknown,
     Witness,
     attempt,
-    find,
     instance_text,
 )
-from tilewright.poly.sets import Dim
+from tilewright.poly.sets import Dim, Point
+from tilewright.target.model import Scope, Source
 
 Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The element ``ref`` of a fragment has to be the one at `tags`, over all points.
-
-    `thread` is the thread's number in the dims. `now` renames counters and digits of the frame
-    to dims: those of a loop that the store is not in have names of their own. `exact` says that
-    no point is too many.
-    """
-
-    ref: RegRef
-    tags: Mapping[str, Expr]
-    dims: Mapping[str, Dim]
-    guard: Guard
-    thread: Expr | None
-    frame: Frame
-    now: Mapping[str, Expr | int | str]
-    exact: bool
+WARP = "warp of the atom"
+Definition = Load | Assign | Reduce | Mma
 
 
 def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
@@ -76,9 +65,8 @@ def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
             walk = _Walk(program, axes)
             result = attempt(program.world, lambda w=walk, s=site, t=store: w.from_store(s, t))
             if walk.loads or not isinstance(result, Proved):
-                yield Obligation(
-                    Kind.ELEMENT, store.dst.name, result, store.span, f"store to {store.dst.name}"
-                )
+                name = store.dst.name
+                yield Obligation(Kind.ELEMENT, name, result, store.span, f"store to {name}")
 
 
 class _Walk:
@@ -86,175 +74,288 @@ class _Walk:
         self.program = program
         self.axes = axes
         self.loads = 0
-        self.fresh = 0
+        self.steps = 0
         self.seen: set[int] = set()
 
     def from_store(self, site: Site, store: Store) -> Result:
-        index, ref = _vector(store.dst.index, store.axis, store.width, store.src)
-        tags = dict(zip(self.axes[store.dst.name], index, strict=True))
+        index = _vector(store.dst.index, store.axis, store.width)
+        ref = _vector(store.src.index, -1, store.width)
         exprs = (*store.dst.index, *store.src.index, *(c.expr for c in store.guard))
         where = domain(self.program.kernel, site.frame, exprs, store.over, ("thread",))
         dims = {d.name: d for d in (*where.dims, Dim.of(VECTOR, store.width))}
-        guard = (*where.guard, *store.guard)
-        wanted = _Wanted(ref, tags, dims, guard, where.thread, site.frame, {}, not where.inexact)
-        fault = self.back(wanted)
+        wanted = Wanted(
+            ref, dict(zip(self.axes[store.dst.name], index, strict=True)), dims,
+            (*where.guard, *store.guard), where.thread, site.frame, {}, not where.inexact,
+        )  # fmt: skip
+        fault = self.register(wanted, store.src.name)
         return fault or Proved(f"{self.loads} loads hold the elements that are stored")
 
-    def back(self, wanted: _Wanted) -> Result | None:
-        """Look at every definition of the register; the first fault."""
-        for site in self.program.sites:
+    def suffix(self) -> str:
+        self.steps += 1
+        return f"#{self.steps}"
+
+    def enter(self, site: Site) -> bool:
+        """Whether the statement has not been looked at."""
+        new = id(site.statement) not in self.seen
+        self.seen.add(id(site.statement))
+        return new
+
+    # ------------------------------------------------------------ registers
+
+    def register(self, wanted: Wanted, name: str) -> Result | None:
+        """Look at every earlier definition of the fragment; the first fault."""
+        for site in reversed(self.program.sites):  # lane steps widen what is wanted
             statement = site.statement
             match statement:
-                case Load(dst=ref) | Assign(dst=ref) | Reduce(dst=ref):
-                    if ref.name != wanted.ref.name or not self.follows(site, wanted):
-                        continue
-                    if (fault := self.definition(site, statement, wanted)) is not None:
-                        return fault
+                case Load(dst=dst) | Assign(dst=dst) | Reduce(dst=dst) | Mma(d=dst):
+                    before = site.frame.path < wanted.frame.path
+                    if dst.name == name and before and self.enter(site):
+                        fault = self.definition(site, statement, wanted)
+                        if fault is not None:
+                            return fault
                 case _:
                     pass
         return None
 
-    def follows(self, site: Site, wanted: _Wanted) -> bool:
-        """Whether the definition stands before the use, and has not been looked at."""
-        if id(site.statement) in self.seen or site.frame.path >= wanted.frame.path:
-            return False
-        self.seen.add(id(site.statement))
-        return True
-
-    def definition(
-        self, site: Site, statement: Load | Assign | Reduce, wanted: _Wanted
-    ) -> Result | None:
+    def definition(self, site: Site, statement: Definition, wanted: Wanted) -> Result | None:
         match statement:
             case Load():
-                return self.at_load(site, statement, wanted)
+                return self.load(site, statement, wanted)
+            case Mma():
+                return self.matrix(site, statement, wanted)
             case Assign():
-                for ref in _same_thread(statement.value):
-                    made = self.joined(site, statement.over, statement.dst, wanted, (ref,), ())
-                    if (fault := self.back(_reading(made, ref))) is not None:
-                        return fault
+                over, counted, inside = statement.over, {}, ()
             case Reduce():
-                if not statement.reduces:
-                    return None
-                counted = {r.axis: r.coordinate for r in statement.reduces}
                 over = (*statement.over, *statement.along)
+                counted = {r.axis: r.coordinate for r in statement.reduces}
                 inside = tuple(less(r.coordinate, r.extent) for r in statement.reduces)
-                for ref in _same_thread(statement.value):
-                    made = self.joined(site, over, statement.dst, wanted, (ref,), inside)
-                    own = {a: e.substitute(made.names) for a, e in counted.items()}
-                    made = replace(made, wanted=replace(made.wanted, tags={**made.wanted.tags, **own}))
-                    if (fault := self.back(_reading(made, ref))) is not None:
-                        return fault
-        return None
+        fault = None
+        for ref, mask in _sources(statement.value).items():
+            exprs = (*ref.index, *counted.values())
+            there = wanted.at(
+                self.program, site, over, statement.dst.index, exprs, same_thread=not mask,
+                suffix=self.suffix(),
+            )  # fmt: skip
+            there = there.under(*(c.substitute(there.now) for c in inside))
+            if mask:
+                there = _either_lane(wanted, there, mask, self.suffix())
+            own = dict(zip(counted, there.mapped(counted.values()), strict=True))
+            there = replace(there, ref=there.mapped(ref.index), tags={**there.tags, **own})
+            fault = fault or self.register(there, ref.name)
+        return fault
 
-    def at_load(self, site: Site, load: Load, wanted: _Wanted) -> Result | None:
-        tensor = self.axes.get(load.src.name)
-        if tensor is None or load.indirect:
+    def matrix(self, site: Site, mma: Mma, wanted: Wanted) -> Result | None:
+        """From an element of d to the row of a and the row of b that made it."""
+        atom = self.program.target.atom(mma.atom)
+        if atom is None or len(mma.reduces) != 1 or atom.scope is not Scope.WARP:
             return None
-        index, dst = _vector(load.src.index, load.axis, load.width, load.dst)
+        if Source.REGISTER not in (atom.a_source, atom.b_source):
+            return None
+        d = _Atom(atom.d, "d")
+        over = (*mma.over, *d.registers, *d.lanes, (WARP, self.program.kernel.warps))
+        index = (*mma.d.index[:-1], mma.d.index[-1] + d.register)
+        there = wanted.at(self.program, site, over, index, suffix=self.suffix())
+        if there.thread is None:
+            return None
+        size = self.program.kernel.warp_size
+        there = there.under(
+            equal(there.thread, (d.lane + size * Expr.of(WARP)).substitute(there.now))
+        )
+        for ref, part, axis in (
+            (mma.a, _Atom(atom.a, "a"), "m"), (mma.b, _Atom(atom.b, "b"), "n"),
+        ):  # fmt: skip
+            fault = self.operand(there, site, mma, ref, part, (d.position(axis), axis))
+            if fault is not None:
+                return fault
+        return None
+
+    def operand(
+        self, there: Wanted, site: Site, mma: Mma, ref: RegRef, part: _Atom, row: tuple[Expr, str]
+    ) -> Result | None:
+        """The elements of one operand: same warp, same row of the tile, any k."""
+        (reduced,) = mma.reduces
+        over = (*mma.over, *part.registers, *part.lanes)
+        exprs = (*ref.index, reduced.coordinate)
+        one = replace(there, ref=()).at(
+            self.program, site, over, (), exprs, same_thread=False, suffix=self.suffix()
+        )
+        if one.thread is None:
+            return None
+        warp = Expr.of(WARP).substitute(there.now)
+        size = self.program.kernel.warp_size
+        position, axis = row
+        k = part.position("k").substitute(one.now)
+        (coordinate,) = one.mapped((reduced.coordinate,))
+        one = one.under(
+            equal(one.thread, part.lane.substitute(one.now) + size * warp),
+            equal(part.position(axis).substitute(one.now), position.substitute(there.now)),
+            less(coordinate + k, reduced.extent),
+            *(equal(Expr.of(n).substitute(one.now), Expr.of(n).substitute(there.now))
+              for n, _ in mma.over),
+        )  # fmt: skip
+        *outer, last = one.mapped(ref.index)
+        place = (*outer, last + part.register.substitute(one.now))
+        tags = {**one.tags, reduced.axis: one.resolved(coordinate + k)}
+        return self.register(replace(one, ref=place, tags=tags), ref.name)
+
+    # ------------------------------------------------------------ memory
+
+    def load(self, site: Site, load: Load, wanted: Wanted) -> Result | None:
+        if load.indirect:
+            return None
+        exprs = (*load.src.index, *(c.expr for c in load.guard))
+        dst = _vector(load.dst.index, -1, load.width)
         over = (*load.over, (VECTOR, load.width))
-        made = self.joined(site, over, dst, wanted, (), load.guard, index)
-        self.loads += 1
-        for axis, expr in zip(tensor, index, strict=True):
-            if axis in wanted.tags:
-                loaded = expr.substitute(made.names)
-                if (fault := self.differ(made.wanted, load, axis, loaded)) is not None:
-                    return fault
-        return None
+        there = wanted.at(self.program, site, over, dst, exprs, suffix=self.suffix())
+        index = there.mapped(_vector(load.src.index, load.axis, load.width))
+        guard = tuple(c.substitute(there.now) for c in load.guard)
+        if load.src.name in self.axes:
+            return self.reached(there, load.src.name, index, guard)
+        if self.program.kernel.shared_buffer(load.src.name) is None:
+            return None
+        return self.buffer(replace(there, ref=index).under(*guard), site, load.src.name)
 
-    def differ(self, wanted: _Wanted, load: Load, axis: str, loaded: Expr) -> Result | None:
-        named = wanted.tags[axis]
-        for apart in (less(loaded, named), less(named, loaded)):
-            point = find(self.program.world, tuple(wanted.dims.values()), (*wanted.guard, apart))
-            if point is None:
+    def buffer(self, wanted: Wanted, read: Site, name: str) -> Result | None:
+        """What each write of the buffer that may be the last one has put there."""
+        for write in writers(self.program.sites, read, name):
+            statement = write.site.statement
+            if not isinstance(statement, Store | AsyncCopy) or not self.enter(write.site):
                 continue
-            if not wanted.exact:
-                return Unknown(f"the load from {load.src.name} may hold other elements")
-            values = point.bindings()
-            one, two = loaded.evaluate(values), named.evaluate(values)
-            return Refuted(
-                f"{load.src.name} is loaded at {axis} = {one} where {axis} = {two} is stored",
-                Witness((one, two), point.symbols, (point.values,)),
-                (instance_text(point.values, point.symbols),),
-            )
+            own = isinstance(statement, Store)
+            axis = statement.axis if own else statement.dst_axis
+            index = _vector(statement.dst.index, axis, statement.width)
+            exprs = (*statement.src.index, *(c.expr for c in statement.guard))
+            there = wanted.at(
+                self.program, write.site, (*statement.over, (VECTOR, statement.width)), index,
+                exprs, turn=write.turn, same_thread=False, suffix=self.suffix(),
+            )  # fmt: skip
+            there = there.under(*write.last(wanted.now, there.now))
+            guard = tuple(c.substitute(there.now) for c in statement.guard)
+            if isinstance(statement, Store):
+                ref = there.mapped(_vector(statement.src.index, -1, statement.width))
+                there = replace(there, ref=ref).under(*guard)
+                fault = self.register(there, statement.src.name)
+            elif statement.src.name in self.axes:
+                source = _vector(statement.src.index, statement.src_axis, statement.width)
+                fault = self.reached(there, statement.src.name, there.mapped(source), guard)
+            else:
+                fault = None
+            if fault is not None:
+                return fault
         return None
 
-    def joined(
-        self, site: Site, over: Over, dst: RegRef, wanted: _Wanted, refs: Sequence[RegRef],
-        guard: Guard, index: Sequence[Expr] = (),
-    ) -> _Joined:  # fmt: skip
-        """What is wanted, where the definition wrote it: same thread, same register."""
-        self.fresh += 1
-        frame, kernel = site.frame, self.program.kernel
-        own = [*dst.index, *index, *(e for r in refs for e in r.index), *(c.expr for c in guard)]
-        known = {n for _, d in frame.decodes for n, _ in d.digits}
-        known |= {loop.var for loop in frame.loops}
-        names = sorted(n for n in known if str(wanted.now.get(n, n)) in wanted.dims)
-        exprs = (*own, *(Expr.of(n) for n in names))
-        where = domain(kernel, frame, exprs, over, ("thread",))
-        common = {loop.var for loop in _common(frame, wanted.frame)} | {"block", "thread"}
-        mine = {
-            d.name: f"{d.name}#{self.fresh}" for d in where.dims
-            if not where.roots[d.name] or not where.roots[d.name] <= common
-        }  # fmt: skip
-        others = {n: to for n, to in wanted.now.items() if n not in mine}
-        renamed: dict[str, Expr | int | str] = {**others, **mine}
-        dims = dict(wanted.dims)
-        for d in where.dims:
-            name = str(renamed.get(d.name, d.name))
-            dims.setdefault(name, Dim(name, d.extent.substitute(renamed)))
-        rows = [*wanted.guard, *(c.substitute(renamed) for c in (*where.guard, *guard))]
-        pairs = zip(dst.index, wanted.ref.index, strict=True)
-        rows += [equal(a.substitute(renamed), b) for a, b in pairs]
-        if where.thread is not None and wanted.thread is not None:
-            rows.append(equal(where.thread.substitute(renamed), wanted.thread))
-        exact = wanted.exact and not where.inexact
-        there = replace(wanted, dims=dims, guard=tuple(rows), frame=frame, now=renamed, exact=exact)
-        return _Joined(there, renamed)
+    def reached(
+        self, wanted: Wanted, name: str, index: tuple[Expr, ...], guard: Guard
+    ) -> Result | None:
+        """The tensor's element at `index`, or a fill where the guard fails, is the one wanted."""
+        pairs = [
+            (axis, loaded, wanted.tags[axis])
+            for axis, loaded in zip(self.axes[name], index, strict=True)
+            if axis in wanted.tags
+        ]
+        if not pairs:
+            return None
+        self.loads += 1
+        for axis, loaded, named in pairs:
+            for apart in (less(loaded, named), less(named, loaded)):
+                point = wanted.find(self.program, *guard, apart)
+                if point is not None:
+                    values = point.bindings()
+                    one, two = loaded.evaluate(values), named.evaluate(values)
+                    text = f"{name} is loaded at {axis} = {one} where {axis} = {two} is wanted"
+                    return _fault(wanted, text, (one, two), point)
+        tensor = self.program.kernel.tensor(name)
+        shape = tensor.shape if tensor is not None else ()
+        inside = [
+            c for i, n in zip(index, shape, strict=True) for c in (at_least(i, 0), less(i, n))
+        ]
+        inside += [equal(loaded, named) for _, loaded, named in pairs]
+        for c in guard:
+            for fails in (less(c.expr, 0), *((less(0, c.expr),) if c.equality else ())):
+                point = wanted.find(self.program, *inside, fails)
+                if point is not None:
+                    element = tuple(e.evaluate(point.bindings()) for e in index)
+                    place = ", ".join(map(str, element))
+                    text = f"a fill takes the place of {name}[{place}]"
+                    return _fault(wanted, text, element, point)
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """`names` are those of the definition's own variables."""
-
-    wanted: _Wanted
-    names: dict[str, Expr | int | str]
-
-
-def _reading(made: _Joined, ref: RegRef) -> _Wanted:
-    index = tuple(e.substitute(made.names) for e in ref.index)
-    return replace(made.wanted, ref=RegRef(ref.name, index))
+def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
+    if not wanted.exact:
+        return Unknown(f"maybe {text}")
+    at = tuple(p for p in point.values if "#" not in p[0])
+    witness = Witness(element, point.symbols, (point.values,))
+    return Refuted(text, witness, (instance_text(at, point.symbols),))
 
 
-def _vector(
-    index: tuple[Expr, ...], axis: int, width: int, ref: RegRef
-) -> tuple[tuple[Expr, ...], RegRef]:
-    """The coordinates and the register of each element of a vector."""
+def _vector(index: tuple[Expr, ...], axis: int, width: int) -> tuple[Expr, ...]:
+    """The index of each element of a vector along an axis."""
     if width == 1:
-        return index, ref
+        return index
     along = axis % len(index)
-    moved = tuple(e + VECTOR if i == along else e for i, e in enumerate(index))
-    return moved, RegRef(ref.name, (*ref.index[:-1], ref.index[-1] + VECTOR))
+    return tuple(e + VECTOR if i == along else e for i, e in enumerate(index))
 
 
-def _same_thread(value: Value) -> Iterator[RegRef]:
-    """The registers of the own thread that an elementwise value reads."""
+def _sources(value: Value) -> dict[RegRef, int]:
+    """The registers that a value reads, with the bit of the lane number in which the lanes may
+    differ: 0 for the own lane alone."""
     match value:
         case Read(ref=ref):
-            yield ref
+            return {ref: 0}
+        case LaneXor(ref=ref, mask=mask) if mask & (mask - 1) == 0:
+            return {ref: mask}
         case Apply(args=args):
+            found: dict[RegRef, int] = {}
             for argument in args:
-                yield from _same_thread(argument)
+                for ref, mask in _sources(argument).items():
+                    found[ref] = found.get(ref, 0) | mask
+            return found
         case Cast(value=inner):
-            yield from _same_thread(inner)
+            return _sources(inner)
         case _:
-            pass
+            return {}
 
 
-def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
-    loops: list[Loop] = []
-    for a, b, i, j in zip(one.around, two.around, one.path, two.path, strict=False):
-        if a is not b or i != j:
-            break
-        if isinstance(a, Loop):
-            loops.append(a)
-    return tuple(loops)
+def _either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wanted:
+    """The thread of `there` is that of `wanted`, or the one whose number differs in one bit."""
+    thread = there.thread
+    if wanted.thread is None or thread is None:
+        return replace(there, exact=False)
+    high, one, two, low = (f"lane {part}{suffix}" for part in ("high", "bit", "other", "low"))
+    dims = {n: Dim.of(n, size) for n, size in ((high, 1 << 10), (one, 2), (two, 2), (low, mask))}
+    rest = Expr.of(high) * (2 * mask) + low
+    there = replace(there, dims={**there.dims, **dims})
+    return there.under(
+        equal(there.resolved(wanted.thread), rest + Expr.of(one) * mask),
+        equal(thread, rest + Expr.of(two) * mask),
+    )
+
+
+class _Atom:
+    """A variable for each digit of an operand's layout in an atom."""
+
+    def __init__(self, layout: Layout, name: str) -> None:
+        self.layout = layout
+        self.registers = self._digits(Place.REGISTER, f"{name} register ")
+        self.lanes = self._digits(Place.LANE, f"{name} lane ")
+        self.register = _number(self.registers)
+        self.lane = _number(self.lanes)
+
+    def _digits(self, place: Place, name: str) -> Over:
+        return tuple((f"{name}{i}", d.extent) for i, d in enumerate(self.layout.at(place)))
+
+    def position(self, axis: str) -> Expr:
+        total = Expr.of(0)
+        for place, digits in ((Place.REGISTER, self.registers), (Place.LANE, self.lanes)):
+            for digit, (name, _) in zip(self.layout.at(place), digits, strict=True):
+                if digit.axis == axis:
+                    total = total + Expr.of(name) * digit.stride
+        return total
+
+
+def _number(digits: Over) -> Expr:
+    total = Expr.of(0)
+    for name, extent in digits:
+        total = total * extent + name
+    return total

@@ -1,0 +1,148 @@
+"""From an element that a reader wants, back to the statement that made it.
+
+`Wanted` is a set of points; at each the element `ref` has to be the one at the coordinates `tags`.
+`Wanted.at` goes to a statement before: it adds that statement's own points, tied to the wanted
+ones by an equation for each coordinate of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.kernel.ops import Loop, Over
+from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
+from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
+from tilewright.poly.prove import find
+from tilewright.poly.sets import Dim, Point
+
+Names = Mapping[str, Expr | int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a fragment or buffer has to hold: at `ref` the element at `tags`.
+
+    `thread` is the number of the thread that reads it. `now` gives the counters and digits of
+    `frame` in dims: those of another thread, or of a loop that the reader is not in, have names
+    of their own. Equations are solved as they come. `exact` says that no point is too many.
+    """
+
+    ref: tuple[Expr, ...]
+    tags: Mapping[str, Expr]
+    dims: Mapping[str, Dim]
+    guard: Guard
+    thread: Expr | None
+    frame: Frame
+    now: Names
+    exact: bool
+    gone: Names = field(default_factory=dict[str, Expr | int | str])  # dims that were solved
+
+    def mapped(self, exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+        """Expressions of the statement at `frame`, in dims."""
+        return tuple(e.substitute(self.now) for e in exprs)
+
+    def resolved(self, expr: Expr) -> Expr:
+        """An expression in dims of before, in those that are left."""
+        return expr.substitute(self.gone)
+
+    def under(self, *rows: Constraint) -> Wanted:
+        return replace(self, guard=(*self.guard, *rows)).solved()
+
+    def find(self, program: Program, *rows: Constraint) -> Point | None:
+        program.world.fresh()  # one walk asks many questions: each has the limit to itself
+        return find(program.world, tuple(self.dims.values()), (*self.guard, *rows))
+
+    def at(
+        self, program: Program, site: Site, over: Over, ref: Sequence[Expr],
+        exprs: Sequence[Expr] = (), *, turn: Loop | None = None, same_thread: bool = True,
+        suffix: str,
+    ) -> Wanted:  # fmt: skip
+        """The points at which the statement of `site` makes ``ref``, the element wanted.
+
+        It uses `exprs` as well. It runs in the same turn of all common loops; in any turn of
+        the loop `turn` and of those in it. `suffix` makes its own names.
+        """
+        frame, kernel = site.frame, program.kernel
+        known = {n for _, d in frame.decodes for n, _ in d.digits} | set(BUILTINS)
+        known |= {loop.var for loop in frame.loops}
+        names = sorted(n for n in known if n in self.now or n in self.dims)
+        wide = (*ref, *exprs, *(Expr.of(n) for n in names))
+        where = domain(kernel, frame, wide, over, ("thread",))
+        fixed = {"block", *(loop.var for loop in _common(frame, self.frame, turn))}
+        fixed |= {"thread"} if same_thread else set()
+        mine = {
+            d.name: d.name + suffix for d in where.dims
+            if not where.roots[d.name] or not where.roots[d.name] <= fixed
+        }  # fmt: skip
+        others = {n: to for n, to in self.now.items() if n not in mine}
+        now: dict[str, Expr | int | str] = {**others, **mine}
+        dims = dict(self.dims)
+        for d in where.dims:
+            name = str(now.get(d.name, d.name))
+            if d.name in mine or d.name not in now:
+                dims.setdefault(name, Dim(name, d.extent.substitute(now)))
+        rows = [*self.guard, *(c.substitute(now) for c in where.guard)]
+        rows += [equal(a.substitute(now), b) for a, b in zip(ref, self.ref, strict=True)]
+        thread = None if where.thread is None else where.thread.substitute(now)
+        if same_thread and thread is not None and self.thread is not None:
+            rows.append(equal(thread, self.thread))
+        return Wanted(
+            self.ref, self.tags, dims, tuple(rows), thread, frame, now,
+            self.exact and not where.inexact, self.gone,
+        ).solved()  # fmt: skip
+
+    def solved(self) -> Wanted:
+        """Without the dims that an equation gives in others; their ranges become guards."""
+        rows = list(dict.fromkeys(self.guard))
+        dims = dict(self.dims)
+        values: dict[str, Expr] = {}
+        while (found := next((s for c in rows if (s := _solution(c, dims))), None)) is not None:
+            name, value = found
+            rows += [at_least(value, 0), less(value, dims.pop(name).extent)]
+            one = {name: value}
+            values = {n: e.substitute(one) for n, e in values.items()} | one
+            rows = list(dict.fromkeys(c.substitute(one) for c in rows))
+            rows = [c for c in rows if not _holds(c)]
+            dims = {n: Dim(n, d.extent.substitute(one)) for n, d in dims.items()}
+        if not values:
+            return self
+        first = {n: e for n, e in values.items() if "#" not in n}  # digits of the store itself
+        now = {**first, **{n: Expr.of(e).substitute(values) for n, e in self.now.items()}}
+        gone = {n: Expr.of(e).substitute(values) for n, e in self.gone.items()}
+        return replace(
+            self, guard=tuple(rows), dims=dims, now=now, gone={**gone, **values},
+            ref=tuple(e.substitute(values) for e in self.ref),
+            tags={a: e.substitute(values) for a, e in self.tags.items()},
+            thread=None if self.thread is None else self.thread.substitute(values),
+        )  # fmt: skip
+
+
+def _solution(row: Constraint, dims: Mapping[str, Dim]) -> tuple[str, Expr] | None:
+    """A dim that the equation gives in the others, if there is one."""
+    if not row.equality:
+        return None
+    for name, factor in reversed(row.expr.terms):
+        if isinstance(name, str) and abs(factor) == 1 and name in dims:
+            value = (row.expr - Expr(((name, factor),))) * -factor
+            if name not in value.variables():
+                return name, value
+    return None
+
+
+def _holds(row: Constraint) -> bool:
+    if not row.expr.is_const:
+        return False
+    return row.expr.const == 0 if row.equality else row.expr.const >= 0
+
+
+def _common(one: Frame, two: Frame, turn: Loop | None) -> tuple[Loop, ...]:
+    """The loops around both, outside of `turn`."""
+    loops: list[Loop] = []
+    for a, b, i, j in zip(one.around, two.around, one.path, two.path, strict=False):
+        if a is not b or i != j or a is turn:
+            break
+        if isinstance(a, Loop):
+            loops.append(a)
+    return tuple(loops)

@@ -1,0 +1,102 @@
+"""Which writes of a shared buffer a read may find, as far as that is plain.
+
+Either each slot along the buffer's first axis is filled by one write, in the same turn of all its
+loops but for unrolled ones, whose turns write elements of their own; or the buffer is a ring of
+`den` slots: one write in the loop over t fills slot ``(t + c) % den`` in turn t, and further ones
+fill fixed slots before the loop. The last write of a slot before turn t is then in one of the
+last `den` turns, or before the loop where no turn has filled it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.kernel.ops import AsyncCopy, Loop, Store
+from tilewright.lower.obligations.scope import Site
+from tilewright.lower.obligations.tracing import Names
+from tilewright.poly.expr import Constraint, Expr, Guard, Mod, at_least, less
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write; `turn` is the loop of a ring that it is in. It is not the last one but for reads
+    in turns before `until`, or, in a ring's loop, up to `slots` turns after it."""
+
+    site: Site
+    turn: Loop | None = None
+    loop: Loop | None = None
+    until: int = 0
+    slots: int = 0
+    before: bool = True  # it stands before the read
+
+    def last(self, read: Names, write: Names) -> Guard:
+        """Under which conditions on the turns it is the last write of its slot."""
+        if self.loop is None:
+            return ()
+        here = Expr.of(self.loop.var).substitute(read)
+        if self.turn is None:
+            return (less(here, self.until),)
+        there = Expr.of(self.loop.var).substitute(write)
+        not_later: Constraint = at_least(here, there) if self.before else less(there, here)
+        return (not_later, less(here, there + self.slots))
+
+
+def writers(sites: Sequence[Site], read: Site, name: str) -> Iterator[Write]:
+    """The writes that a read of the buffer may find; none where that is not plain."""
+    found = [s for s in sites if _writes(s, name)]
+    loops = read.frame.loops
+    slots = [slot for s in found if (slot := _slot(s)) is not None]
+    apart = len(found) == 1 or (
+        all(slot.is_const for slot in slots) and len(set(slots)) == len(found)
+    )
+    if apart and all(_in_turn(s, read) for s in found):
+        yield from (Write(s) for s in found)
+        return
+    turning = [(s, ring) for s in found for loop in loops if (ring := _ring(s, loop))]
+    if len(turning) != 1:
+        return
+    (site, (loop, shift, slots)) = turning[0]
+    before = site.frame.path < read.frame.path
+    fixed: list[Write] = []
+    for other in found:
+        slot = _slot(other)
+        if other is site:
+            continue
+        if slot is None or not slot.is_const or any(a is loop for a in other.frame.loops):
+            return
+        if other.frame.path >= read.frame.path:
+            return
+        first = (slot.const - shift) % slots
+        fixed.append(Write(other, None, loop, first if before else first + 1))
+    yield Write(site, loop, loop, 0, slots, before)
+    yield from fixed
+
+
+def _in_turn(write: Site, read: Site) -> bool:
+    """Whether the write stands before the read, in loops around both or in unrolled ones."""
+    around = {id(loop) for loop in read.frame.loops}
+    return write.frame.path < read.frame.path and all(
+        loop.unroll or id(loop) in around for loop in write.frame.loops
+    )
+
+
+def _writes(site: Site, name: str) -> bool:
+    return isinstance(site.statement, Store | AsyncCopy) and site.statement.dst.name == name
+
+
+def _slot(site: Site) -> Expr | None:
+    statement = site.statement
+    return statement.dst.index[0] if isinstance(statement, Store | AsyncCopy) else None
+
+
+def _ring(site: Site, loop: Loop) -> tuple[Loop, int, int] | None:
+    """The loop, c and den of a write to slot ``(t + c) % den`` in it."""
+    slot = _slot(site)
+    if slot is None or not any(a is loop for a in site.frame.loops):
+        return None
+    match slot.terms:
+        case ((Mod(num, den), 1),) if not slot.const and num - num.const == Expr.of(loop.var):
+            return loop, num.const, den
+        case _:
+            return None
