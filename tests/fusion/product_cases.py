@@ -25,7 +25,8 @@ AXES: Mapping[str, Sequence[Any]] = {
     "sizes": ((64, 32, 32), (70, 40, 36), (33, 17, 50), (1, 40, 20), (40, 1, 20), (40, 24, 1)),
     "layout": ("contiguous", "strided", "same"),
 }
-TILE = (32, 16, 16)
+Shape = tuple[int, int, int]
+TILE: Shape = (32, 16, 16)
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,10 @@ def covering(strength: int, seed: int = 1) -> list[Case]:
     return chosen
 
 
-def tiles(case: Case) -> int:
-    m, n, _ = case.sizes
-    count = -(-m // TILE[0]) * -(-n // TILE[1])
-    return count * (3 if case.batch != "none" else 1)
-
-
-def define(case: Case) -> FusionDefinition:
-    """The fusion with its schedule."""
+def define(
+    case: Case, tile: tuple[int, int, int] = TILE, share: int = 16, shape: Shape | None = None
+) -> FusionDefinition:
+    """The fusion with its schedule: tiles of M, N, K, and each warp's share of M."""
     with FusionDefinition() as fd:
         batch = case.batch != "none"
         a = fd.define_tensor([-1] * (2 + batch), dtype=tw.f16)
@@ -108,7 +105,8 @@ def define(case: Case) -> FusionDefinition:
         if case.layout != "same":
             second = fd.define_tensor([-1] * (2 + (case.batch == "both")), dtype=tw.f16)
         rows = fd.ops.permute(a, _turned(2 + batch)) if case.order[0] == "T" else a
-        _schedule(fd, case, _epilogue(fd, case, _product(fd, case, rows, second)))
+        out = _epilogue(fd, case, _product(fd, case, rows, second))
+        _schedule(fd, case, out, tile, share, shape or case.sizes)
     return fd
 
 
@@ -149,19 +147,22 @@ def _epilogue(fd: Any, case: Case, c: Any) -> Any:
     return out
 
 
-def _schedule(fd: Any, case: Case, out: Any) -> None:
+def _schedule(
+    fd: Any, case: Case, out: Any, tile: tuple[int, int, int], share: int, shape: Shape
+) -> None:
     s, rank = fd.sched, out.ndim
     if rank > 2:
         s.split(s.axis(out, 0), 1, "bo", "bi")
-    s.split(s.axis(out, rank - 2), TILE[0], "mo", "mi")
-    s.split(s.axis(out, rank - 1), TILE[1], "no", "ni")
-    s.split(s.terms(), TILE[2], "ko", "ki")
-    s.split("mi", 16, "mw", "mii")
+    s.split(s.axis(out, rank - 2), tile[0], "mo", "mi")
+    s.split(s.axis(out, rank - 1), tile[1], "no", "ni")
+    s.split(s.terms(), tile[2], "ko", "ki")
+    s.split("mi", share, "mw", "mii")
     s.parallelize("mw", "warp")
     s.stage(2)
     for factor, name, over in zip(case.swizzle, ("mo", "no"), ("no", "mo.in_group"), strict=False):
         s.swizzle(name, over, factor)
-    named = {"tiles/2": max(1, tiles(case) // 2), "tiles+3": tiles(case) + 3}
+    count = -(-shape[0] // tile[0]) * -(-shape[1] // tile[1]) * (3 if rank > 2 else 1)
+    named = {"tiles/2": max(1, count // 2), "tiles+3": count + 3}
     blocks = named.get(str(case.blocks), case.blocks)
     if blocks:
         s.persistent(int(blocks) * case.cluster, case.cluster)
