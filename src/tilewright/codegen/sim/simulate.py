@@ -68,8 +68,10 @@ def simulate(
     axes for each scalar. Output arrays are written in place when all blocks have run.
     With `checks`, the first fault raises BoundsError, UnwrittenReadError, RaceError,
     BarrierError or CoverageError, with a witness; accesses outside an array raise without it
-    too. Asynchronous copies land as late as the program allows; with a `seed`, some land
-    earlier at random.
+    too. Asynchronous copies, bulk copies and warpgroup matrix instructions act as late as the
+    program allows; with a `seed`, some act earlier at random, and warps interleave at random.
+    Kernels with such agents or roles run cluster by cluster: their warps wait for each other as
+    on the device, and BarrierError reports a deadlock with what each of them waits for.
     """
     _check_machine(kernel, target)
     values = _bind_symbols(kernel, symbols)
