@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32
+from tilewright.base.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32
 from tilewright.kernel.async_ops import (
     ArriveExpect,
     BulkLoad,
@@ -43,6 +43,7 @@ from tilewright.poly.expr import Expr, equal, less
 from tilewright.runtime.arguments import numpy_dtype
 
 V = Expr.of
+_NAMES = {bf16: "bf16", f16: "f16", f8e4m3: "e4m3", f8e5m2: "e5m2", f32: "tf32", i8: "s8"}
 TILE_M, TILE_K = 64, 128
 
 
@@ -83,6 +84,11 @@ CASES = (
     Case(64, f16, a_registers=True, b_across=True),
     Case(dtype=f8e4m3),
     Case(64, dtype=f8e4m3, a_registers=True),
+    Case(dtype=f8e5m2),
+    Case(dtype=f32),
+    Case(32, dtype=f32, a_registers=True),
+    Case(dtype=i8),
+    Case(64, dtype=i8, a_registers=True),
     Case(sizes=(56, 104, 120)),
     Case(a_across=True, b_across=True, sizes=(56, 104, 120)),
 )
@@ -94,15 +100,17 @@ def product(case: Case) -> Kernel:
     span, k = case.swizzle // size, 32 // size
     m, n, depth = case.sizes
     bits = {128: 3, 64: 2, 32: 1}[case.swizzle]
-    swizzle = Swizzle(bits, 4 if size == 1 else 3, 3)
+    swizzle = Swizzle(bits, (16 // size).bit_length() - 1, 3)
+    total = i32 if case.dtype == i8 else f32
     a_bytes = 0 if case.a_registers else TILE_M * TILE_K * size
     b_start = TILE_M * TILE_K * size
     b_end = b_start + -(-case.n // span) * span * TILE_K * size
     load_a, ref_a, shape_a, box_a = _operand("a", case.a_across, TILE_M, span, k)
     load_b, ref_b, shape_b, box_b = _operand("b", case.b_across, case.n, span, k)
     kind = "rs" if case.a_registers else ""
-    name = {bf16: "bf16", f16: "f16", f8e4m3: "e4m3", f8e5m2: "e5m2"}[case.dtype]
-    atom = f"wgmma.m64n{case.n}k{k}.f32.{name}{'.' if kind else ''}{kind}"
+    name = _NAMES[case.dtype]
+    sums = "s32" if case.dtype == i8 else "f32"
+    atom = f"wgmma.m64n{case.n}k{k}.{sums}.{name}{'.' if kind else ''}{kind}"
     kk = (("kk", TILE_K // k),)
     registers = RegRef("ra", (V("kk"), V(0)))
     b_bytes = shape_b[0] * shape_b[1] * shape_b[2] * size
@@ -117,7 +125,7 @@ def product(case: Case) -> Kernel:
         tensors=(
             _tensor("a", case.dtype, (depth, m) if case.a_across else (m, depth), Mode.IN),
             _tensor("b", case.dtype, (depth, n) if case.b_across else (n, depth), Mode.IN),
-            _tensor("d", f32, (m, n), Mode.OUT),
+            _tensor("d", total, (m, n), Mode.OUT),
         ),
         scalars=(),
         shared=(
@@ -125,7 +133,7 @@ def product(case: Case) -> Kernel:
             Shared("sb", case.dtype, shape_b, swizzle, offset=b_start),
         ),
         registers=(
-            Registers("acc", f32, (case.n // 2,)),
+            Registers("acc", total, (case.n // 2,)),
             Registers("ra", case.dtype, (TILE_K // k, k // 2)),
         ),
         body=(
@@ -218,7 +226,7 @@ def arguments(case: Case) -> tuple[np.ndarray[Any, Any], ...]:
     kind = numpy_dtype(case.dtype)
     a = random.integers(-4, 5, (m, depth)).astype(np.float32)
     b = random.integers(-4, 5, (n, depth)).astype(np.float32)
-    want = a @ b.T
+    want = (a @ b.T).astype(np.int32 if case.dtype == i8 else np.float32)
     a_memory = np.ascontiguousarray((a.T if case.a_across else a).astype(kind))
     b_memory = np.ascontiguousarray((b.T if case.b_across else b).astype(kind))
-    return a_memory, b_memory, np.full((m, n), np.nan, np.float32), want
+    return a_memory, b_memory, np.full_like(want, 12345), want

@@ -13,6 +13,7 @@ from async_kernels import CASES, Case, arguments, product
 
 from tilewright.base.diagnostics import UnsupportedError
 from tilewright.codegen import print_cuda, print_hip
+from tilewright.codegen.sim import simulate
 from tilewright.kernel.async_ops import Arrive, ClusterArrive, PhaseRef, SetRegisters
 from tilewright.kernel.ops import Kernel, Statement
 from tilewright.kernel.text import parse_kernel, print_kernel
@@ -35,7 +36,7 @@ def test_cases_are_legal_and_come_back_from_text(case: Case) -> None:
     assert parse_kernel(print_kernel(kernel)) == kernel
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[9], CASES[11]], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_sources_compile_without_spills(case: Case) -> None:
     found = Nvrtc().resources(print_cuda(product(case), SM_90A), SM_90A)
     assert (found.stack, found.spilled) == (0, 0)
@@ -96,6 +97,13 @@ def test_other_back_ends_refuse() -> None:
         print_hip(kernel, target_named("gfx942"))
     with pytest.raises(UnsupportedError, match="the HIP back end has no SetRegisters"):
         print_hip(replace(kernel, maps=()), target_named("gfx942"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_products_on_the_simulator(case: Case) -> None:
+    a, b, found, want = arguments(case)
+    simulate(product(case), SM_90A, {"a": a, "b": b, "d": found}, {})
+    np.testing.assert_array_equal(found, want)
 
 
 # ---------------------------------------------------------------- on a device

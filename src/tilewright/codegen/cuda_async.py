@@ -159,7 +159,7 @@ def _descriptor(access: AccessPrinter, ref: TileRef, rows: int, depth: int) -> D
 
 
 def warpgroup_function(atom: MmaAtom) -> tuple[str, str]:
-    """Name and text of ``void name<a across, b across>(float* d, a, b, int accumulate)``."""
+    """Name and text of ``void name<a across, b across>(d, a, b, int accumulate)``."""
     name = "tw_" + re.sub(r"\W", "_", atom.name)
     count = atom.d.count(Place.REGISTER)
     in_registers = atom.a_source is Source.REGISTER
@@ -169,7 +169,8 @@ def warpgroup_function(atom: MmaAtom) -> tuple[str, str]:
     a = "{" + ", ".join(numbers[count : count + words]) + "}" if in_registers else numbers[count]
     b, predicate = numbers[-2:]
     flags = _flags(atom.a_dtype, count + words + 2, in_registers=in_registers)
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    constraint, kind = "f" if atom.d_dtype.is_float else "r", stored_type(atom.d_dtype)
+    outputs = ", ".join(f'"+{constraint}"(d[{i}])' for i in range(count))
     if in_registers:
         inputs = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(words))
         parameter = f"const {stored_type(atom.a_dtype)}* a"
@@ -177,7 +178,7 @@ def warpgroup_function(atom: MmaAtom) -> tuple[str, str]:
         inputs, parameter = '"l"(a)', "unsigned long long a"
     across = ', "n"(across_a)' if not in_registers and atom.a_dtype.bits == 16 else ""
     across += ', "n"(across_b)' if atom.a_dtype.bits == 16 else ""
-    head = f"{FUNCTION} void {name}(\n    float* d, {parameter}, unsigned long long b, int more)"
+    head = f"{FUNCTION} void {name}(\n    {kind}* d, {parameter}, unsigned long long b, int more)"
     return name, "\n".join(
         (
             "template <int across_a, int across_b>",

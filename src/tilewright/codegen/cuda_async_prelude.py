@@ -72,7 +72,7 @@ def _bulk_store(rank: int) -> tuple[str, str]:
 
 _HOLD = """
 #pragma unroll
-for (int i = 0; i < n; ++i) asm volatile("" : "+f"(fragment[i]) :: "memory");
+for (int i = 0; i < n; ++i) asm volatile("" : "+{constraint}"(fragment[i]) :: "memory");
 """
 
 _HOLD_ROWS = """
@@ -138,8 +138,16 @@ ASYNC_PRELUDE: dict[str, str] = dict(
             "tw_hold",
             "\n".join(
                 (
-                    "template <int n>",
-                    function("tw_hold", "void", "float (&fragment)[n]", _HOLD)[1],
+                    *(
+                        "template <int n>\n"
+                        + function(
+                            "tw_hold",
+                            "void",
+                            f"{kind} (&fragment)[n]",
+                            _HOLD.replace("{constraint}", constraint),
+                        )[1]
+                        for kind, constraint in (("float", "f"), ("int", "r"))
+                    ),
                     "template <int n, class T>",
                     function("tw_hold", "void", "T (&fragment)[n]", _HOLD_ROWS)[1],
                 )

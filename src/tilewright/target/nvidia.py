@@ -86,7 +86,9 @@ def _warpgroup_atom(n: int, ab: DType, a_source: Source) -> MmaAtom:
     """
     pack = 32 // ab.bits
     k = 8 * pack
-    operand = _PTX_NAMES[ab]
+    operand = "tf32" if ab is f32 else _PTX_NAMES[ab]
+    total = i32 if ab is i8 else f32
+    result = _PTX_NAMES[total]
     in_registers = over_mk(
         64, k, warp(4, "m", 16), lane(8, "m"), lane(4, "k", pack),
         register(2, "k", 4 * pack), register(2, "m", 8), register(pack, "k"),
@@ -97,18 +99,19 @@ def _warpgroup_atom(n: int, ab: DType, a_source: Source) -> MmaAtom:
     )  # fmt: skip
     from_registers = a_source is Source.REGISTER
     return MmaAtom(
-        name=f"wgmma.m64n{n}k{k}.f32.{operand}{'.rs' if from_registers else ''}",
-        m=64, n=n, k=k, a_dtype=ab, b_dtype=ab, d_dtype=f32,
+        name=f"wgmma.m64n{n}k{k}.{result}.{operand}{'.rs' if from_registers else ''}",
+        m=64, n=n, k=k, a_dtype=ab, b_dtype=ab, d_dtype=total,
         a=in_registers if from_registers else over_mk(64, k), b=over_nk(n, k), d=d,
-        emit=f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{operand}.{operand}",
+        emit=f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{result}.{operand}.{operand}",
         scope=Scope.WARPGROUP, a_source=a_source, b_source=Source.SHARED,
     )  # fmt: skip
 
 
 _WARPGROUP_ATOMS = tuple(
     _warpgroup_atom(n, ab, source)
-    for ab in (f16, bf16, f8e4m3)
+    for ab in (f16, bf16, f8e4m3, f8e5m2, f32, i8)
     for n in range(8, 257, 8)
+    if ab is not i8 or n % 16 == 0 or n < 32  # integers have fewer widths
     for source in (Source.SHARED, Source.REGISTER)
 )
 
