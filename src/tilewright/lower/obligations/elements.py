@@ -8,7 +8,8 @@ the named one, and the load's guard must not hide it.
 
 Covered are buffers that are filled in the same turn, rings (see `writers`), and lane steps by
 `lane_xor`. What comes from other lanes in another way, from data (gathers) or from a later turn
-ends the walk: there nothing is claimed. Each statement is looked at once for each store.
+ends the walk: there nothing is claimed. Of the ways from a store to one statement a few are
+followed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from tilewright.target.model import Scope, Source
 
 Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
 WARP = "warp of the atom"
+_MOST_WAYS = 2  # from one store, or one load of shared memory, to one statement
 Definition = Load | Assign | Reduce | Mma
 
 
@@ -75,7 +77,8 @@ class _Walk:
         self.axes = axes
         self.loads = 0
         self.steps = 0
-        self.seen: set[int] = set()
+        self.seen: dict[tuple[int, int], int] = {}
+        self.through = 0  # the last load from shared memory on the way
 
     def from_store(self, site: Site, store: Store) -> Result:
         index = _vector(store.dst.index, store.axis, store.width)
@@ -95,10 +98,10 @@ class _Walk:
         return f"#{self.steps}"
 
     def enter(self, site: Site) -> bool:
-        """Whether the statement has not been looked at."""
-        new = id(site.statement) not in self.seen
-        self.seen.add(id(site.statement))
-        return new
+        """Whether to look at the statement once more: a value may be used in several ways."""
+        key = (id(site.statement), self.through)
+        self.seen[key] = self.seen.get(key, 0) + 1
+        return self.seen[key] <= _MOST_WAYS
 
     # ------------------------------------------------------------ registers
 
@@ -213,7 +216,10 @@ class _Walk:
             return self.reached(there, load.src.name, index, guard)
         if self.program.kernel.shared_buffer(load.src.name) is None:
             return None
-        return self.buffer(replace(there, ref=index).under(*guard), site, load.src.name)
+        before, self.through = self.through, id(load)
+        fault = self.buffer(replace(there, ref=index).under(*guard), site, load.src.name)
+        self.through = before
+        return fault
 
     def buffer(self, wanted: Wanted, read: Site, name: str) -> Result | None:
         """What each write of the buffer that may be the last one has put there."""

@@ -42,6 +42,7 @@ from tilewright.poly.prove import (
     Unknown,
     Witness,
     attempt,
+    find,
     image,
     instance_text,
     prove_at_most_once,
@@ -95,8 +96,33 @@ def reductions(program: Program) -> Iterator[Obligation]:
     for (fragment, axis), terms in groups.items():
         family = classes.get(fragment, frozenset((fragment,)))
         result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f, classes))
+        if isinstance(result, Proved):
+            past = (attempt(program.world, lambda t=t: _past(program, t)) for t in terms)
+            result = next((r for r in past if not isinstance(r, Proved)), result)
         span = span_of(terms[0].statement)
         yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "reduction")
+
+
+def _past(program: Program, term: Term) -> Result:
+    """No turn of a loop has terms past the extent only: its operands may be an old tile's.
+
+    In a turn with some terms on the axis the operands' others are fills, which count nothing.
+    """
+    if not isinstance(term.statement, Mma):
+        return Proved()
+    turns = {loop.var for loop in term.site.frame.loops if not loop.unroll}
+    coordinate = term.reduced.coordinate
+    where = domain(program.kernel, term.site.frame, (coordinate,), term.over, hardware=())
+    others = {d.name for d in where.dims if not where.roots[d.name] & turns}
+    first = coordinate.substitute(dict.fromkeys(others & coordinate.variables(), 0))
+    if not first.variables() & turns:
+        return Proved()
+    point = find(program.world, where.dims, (*where.guard, at_least(first, term.reduced.extent)))
+    if point is None:
+        return Proved()
+    at = first.evaluate(point.bindings())
+    axis = term.reduced.axis
+    return Unknown(f"a turn counts {axis} from {at} on, past its end: what it reads is not known")
 
 
 # ---------------------------------------------------------------- completeness
