@@ -160,13 +160,16 @@ def _mergeable(
         if not extents[low].is_const or not any(column):
             continue
         wanted = tuple(c * extents[low].const for c in column)
+        high = where.get(wanted)
+        if high is not None and high != low:
+            return high, low
         if plain:
-            high = where.get(wanted)
-            if high is not None and high != low:
-                return high, low
             continue
+        exact = [(i, c) for i, c in enumerate(wanted) if moduli[i] is None]
         for high, other in columns.items():
-            if high != low and _same(other, wanted, moduli):
+            if high == low or any(other[i] != c for i, c in exact):
+                continue
+            if _same(other, wanted, moduli):
                 return high, low
     return None
 

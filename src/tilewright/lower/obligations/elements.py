@@ -263,7 +263,8 @@ class _Walk:
             return None
         self.loads += 1
         for axis, loaded, named in pairs:
-            for apart in (less(loaded, named), less(named, loaded)):
+            both = () if loaded == named else (less(loaded, named), less(named, loaded))
+            for apart in both:
                 point = wanted.find(self.program, *guard, apart)
                 if point is not None:
                     values = point.bindings()
