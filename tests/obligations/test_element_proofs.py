@@ -104,9 +104,7 @@ def test_a_fault(name: str, kind: type[Statement], text: str, message: str) -> N
     assert message in fault.message
     if name != "persistent":
         with pytest.raises(ElementError, match="is wanted"):
-            MAKE[name]().compile(
-                "sm_90a", PROGRAMS[name], rewrites=Rewrites(kernel=mutation.apply)
-            )
+            MAKE[name]().compile("sm_90a", PROGRAMS[name], rewrites=Rewrites(kernel=mutation.apply))
 
 
 def test_a_turn_past_the_end_of_a_reduction_is_not_proved() -> None:
