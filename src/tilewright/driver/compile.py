@@ -121,12 +121,23 @@ def compile_graph(
     for tensor in lowered.tensors:
         refuse_known_overlap(tensor)
     refuse_register_overflow(lowered, target, graph.span)
+    kernel, obligations = proved(graph, lowered, target, rewrites.kernel)
+    return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
+
+
+def proved(
+    graph: Graph,
+    lowered: Kernel,
+    target: Target,
+    rewritten: Callable[[Kernel], Kernel] = lambda kernel: kernel,
+) -> tuple[Kernel, tuple[Obligation, ...]]:
+    """A lowered kernel checked, simplified and proved. The first refuted obligation is raised."""
     check(lowered, target)
-    kernel = rewrites.kernel(simplify(lowered))
+    kernel = rewritten(simplify(lowered))
     check(kernel, target)
     obligations = verify(kernel, target, named_axes(graph))
     raise_first_refuted(obligations)
-    return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
+    return kernel, obligations
 
 
 def refuse_register_overflow(kernel: Kernel, target: Target, span: Span | None) -> None:

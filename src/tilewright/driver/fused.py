@@ -9,7 +9,7 @@ from math import gcd
 
 from tilewright.base.diagnostics import ConstraintError, ResourceError
 from tilewright.codegen import emit
-from tilewright.driver.compile import Specialisation, compile_graph
+from tilewright.driver.compile import Specialisation, compile_graph, proved
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.recognise import recognise
@@ -20,12 +20,10 @@ from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
 from tilewright.kernel.ops import Kernel
-from tilewright.kernel.passes import simplify
 from tilewright.kernel.pressure import register_estimate
 from tilewright.kernel.text import print_kernel
-from tilewright.kernel.verify import check
 from tilewright.lower.lowering import lower
-from tilewright.lower.obligations import raise_first_refuted, report, verify
+from tilewright.lower.obligations import raise_first_refuted, report
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.expr import Expr
 from tilewright.poly.prove import Obligation
@@ -134,11 +132,7 @@ def _compile(
     automatic, plan, lowered = _lowered(program, fused, target, alignments)
     planned = tile_obligations(fused.graph, plan, target)
     raise_first_refuted(planned)
-    check(lowered, target)
-    kernel = simplify(lowered)
-    check(kernel, target)
-    proofs = verify(kernel, target)
-    raise_first_refuted(proofs)
+    kernel, proofs = proved(fused.graph, lowered, target)
     return FusedKernel(fused, target, automatic, plan, kernel, (*planned, *proofs))
 
 

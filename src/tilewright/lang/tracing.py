@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from tilewright.base.diagnostics import DTypeError, ShapeError, TraceError
 from tilewright.base.dtypes import DType, Kind, boolean, f32, i32
@@ -22,8 +22,6 @@ from tilewright.kernel.values import INFIX, OPERATIONS
 from tilewright.lang.literals import Number, fitting, plain_number
 from tilewright.lang.opaque import OpaqueMemory, OpaqueValue
 from tilewright.lang.types import RegisterType, element_type
-
-OpT = TypeVar("OpT", bound=ops.Op)
 
 
 class Recorder:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from tilewright.base.spans import Span
 from tilewright.kernel.ops import Assign, Read
 from tilewright.lower.access import load_shared, store_shared
@@ -81,7 +79,3 @@ def _buffer_axes(source: Layout, target: Layout) -> list[str]:
         axes.remove(last)
         axes.append(last)
     return axes
-
-
-def tile_elements(layout: Layout) -> int:
-    return prod(n for _, n in layout.shape)
