@@ -121,6 +121,17 @@ def test_clusters() -> None:
     assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
 
 
+@pytest.mark.parametrize(("target", "blocks", "most"), [("gfx942", 2, 1), ("sm_90a", 16, 8)])
+def test_clusters_beyond_the_target_are_refused(target: str, blocks: int, most: int) -> None:
+    def schedule(s: Schedule) -> Schedule:
+        return tiled(s).split("no", blocks, "nc", "nr").parallelize("nr", "cluster")
+
+    with pytest.raises(tw.TilewrightError) as caught:
+        gemm.compile(target, {"M": 64, "N": 256, "K": 16}, schedule=schedule)
+    assert f"clusters of {blocks} blocks" in str(caught.value)
+    assert f"1 to {most} on {target}" in str(caught.value)
+
+
 def test_printed_form_reads_back() -> None:
     s = swizzled(4, 7)(Schedule(("M", "N", "K"), frozenset("K")))
     again = read_schedule(str(s), Schedule(("M", "N", "K"), frozenset("K")))

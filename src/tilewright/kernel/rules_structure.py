@@ -114,6 +114,12 @@ def _target(view: View) -> Iterator[Fault]:
         yield Fault(f"the kernel is for {kernel.target}, checked for {target.name}")
     if kernel.warp_size != target.warp_size:
         yield Fault(f"warps of {kernel.warp_size} lanes; {target.name} has {target.warp_size}")
+    if not 1 <= kernel.cluster <= target.max_cluster:
+        yield Fault(
+            f"clusters of {kernel.cluster} blocks",
+            expected=f"1 to {target.max_cluster} on {target.name}",
+            mend="use smaller clusters, or none",
+        )
 
 
 def _threads(view: View) -> Iterator[Fault]:
