@@ -16,51 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.spans import Span
+from tilewright.kernel.declared import PHASE_BYTES as PHASE_BYTES  # noqa: PLC0414
+from tilewright.kernel.declared import Phases as Phases  # noqa: PLC0414
+from tilewright.kernel.declared import TensorMap as TensorMap  # noqa: PLC0414
 from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
 from tilewright.poly.expr import Expr, Guard
-
-PHASE_BYTES = 8  # of shared memory that one transaction barrier takes
-
-# ---------------------------------------------------------------- declarations
-
-
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """An array of `count` transaction barriers in shared memory, from byte `offset` on.
-
-    Each of its phases takes `arrivals` arrivals (1 <= arrivals < 2**20).
-    """
-
-    name: str
-    count: int
-    arrivals: int
-    offset: int = 0
-    span: Span | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMap:
-    """How the copy engine sees a global tensor: as boxes of `box` elements.
-
-    The map's axes are the tensor's, in the order `axes` (empty: as they are), outermost first;
-    the last has stride 1, the strides of the others are multiples of 16 bytes, and so is the
-    tensor's address. Box and coordinates are in the map's order. In shared memory a box is dense
-    and row-major, then swizzled within rows of `swizzle` bytes (0: not; 32, 64 or 128: 16-byte
-    pieces are permuted as `box_swizzle` says). The runtime encodes the map for each launch.
-    """
-
-    name: str
-    tensor: str
-    box: tuple[int, ...]
-    swizzle: int = 0
-    axes: tuple[int, ...] = ()
-    span: Span | None = None
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The tensor's axis of each axis of the map."""
-        return self.axes or tuple(range(len(self.box)))
-
 
 # ---------------------------------------------------------------- references
 

@@ -14,116 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from math import prod
 
 from tilewright.base.dtypes import DType, boolean
 from tilewright.base.spans import Span
-from tilewright.kernel.async_ops import PHASE_BYTES, AsyncStatement, Phases, TensorMap
+from tilewright.kernel.async_ops import AsyncStatement
+from tilewright.kernel.declared import Mode as Mode  # noqa: PLC0414
+from tilewright.kernel.declared import (
+    Phases,
+    Registers,
+    Scalar,
+    Shared,
+    Symbol,
+    Tensor,
+    TensorMap,
+    shared_bytes,
+)
+from tilewright.kernel.declared import Swizzle as Swizzle  # noqa: PLC0414
 from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
 from tilewright.poly.expr import Expr, Guard
-
-# ---------------------------------------------------------------- declarations
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A size known at launch only: low <= value < 2**31, a multiple of `multiple`.
-
-    A symbol with a `product` is the product of these sizes, which is not affine itself.
-    """
-
-    name: str
-    low: int = 1
-    multiple: int = 1
-    product: tuple[Expr, ...] = ()
-
-
-class Mode(Enum):
-    """How the kernel may use a global tensor."""
-
-    IN = "in"
-    OUT = "out"
-    INOUT = "inout"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A global tensor. Strides count elements; `align` is the byte alignment of its data.
-
-    `index_bits` (32 or 64) is the width in which the linear element offset is computed.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[Expr, ...]
-    strides: tuple[Expr, ...]
-    mode: Mode
-    align: int
-    index_bits: int = 64
-    span: Span | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A scalar argument, read as a value."""
-
-    name: str
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class Swizzle:
-    """XOR of address bits: ``a ^ (((a >> (base + shift)) & (2**bits - 1)) << base)``.
-
-    Acts on the linear element offset of a shared buffer. An involution where shift >= bits,
-    so it permutes the buffer and logical coordinates stay a faithful name of an element.
-    """
-
-    bits: int
-    base: int
-    shift: int
-
-    def apply(self, offset: int) -> int:
-        mask = (1 << self.bits) - 1
-        return offset ^ (((offset >> (self.base + self.shift)) & mask) << self.base)
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A buffer of one block's shared memory, row-major over `shape`, then swizzled.
-
-    `pitch` is the distance in elements between rows of the last axis (0: dense).
-    `offset` is its first byte in the block's shared memory.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    swizzle: Swizzle | None = None
-    pitch: int = 0
-    offset: int = 0
-    span: Span | None = None
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        row = self.pitch or self.shape[-1]
-        inner = self.shape[1:-1]
-        return (*(row * prod(inner[i:]) for i in range(len(self.shape) - 1)), 1)
-
-    @property
-    def elements(self) -> int:
-        return (self.pitch or self.shape[-1]) * prod(self.shape[:-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Registers:
-    """A thread's fragment: an array that lives in registers. `holds` says of what, for readers."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    holds: str = ""
-
 
 # ---------------------------------------------------------------- values
 
@@ -457,9 +365,7 @@ class Kernel:
     @property
     def shared_bytes(self) -> int:
         """The shared memory that one block needs."""
-        buffers = (s.offset + s.elements * s.dtype.bytes for s in self.shared)
-        barriers = (p.offset + p.count * PHASE_BYTES for p in self.phases)
-        return max((*buffers, *barriers), default=0)
+        return shared_bytes(self.shared, self.phases)
 
     def tensor(self, name: str) -> Tensor | None:
         return next((t for t in self.tensors if t.name == name), None)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import fields
 
 from tilewright.base.dtypes import DType, boolean
-from tilewright.kernel.async_ops import Phases, TensorMap
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -33,29 +32,22 @@ from tilewright.kernel.ops import (
     Part,
     Read,
     Reduce,
-    Registers,
-    Scalar,
     ScalarValue,
     Scanned,
-    Shared,
     Statement,
     Store,
-    Swizzle,
-    Symbol,
-    Tensor,
     Value,
     When,
 )
 from tilewright.kernel.parse_async import (
     ASYNC_WORDS,
     read_async,
-    read_map,
-    read_phases,
     read_reduces,
 )
+from tilewright.kernel.parse_declared import read_declared, read_lines
 from tilewright.kernel.scan import DTYPES, Line
 from tilewright.kernel.values import INFIX, inferred_dtype
-from tilewright.poly.expr import Constraint, Guard
+from tilewright.poly.expr import Guard
 
 _SIGNS = {sign: op for op, sign in INFIX.items()}
 _PARTS = {part.value: part for part in Part}
@@ -68,92 +60,13 @@ def parse_kernel(text: str) -> Kernel:
 
     Nesting is by indentation. ``//`` starts a note, which stays with its statement.
     """
-    lines = [Line(number, line) for number, line in enumerate(text.split("\n"), 1)]
-    lines = [line for line in lines if line.tokens]
-    if not lines:
-        Line(1, "").fail("a line that starts with 'kernel'")
-    head, *rest = lines
-    head.expect("kernel")
-    name, target = head.name(), head.after("target").name()
-    warps, lanes = head.after("warps").integer(), head.name()
-    if not re.fullmatch(r"x\d+", lanes):
-        head.fail("warps and lanes as in 4x32", back=1)
-    grid = head.after("grid").expressions()
-    cluster = head.optional("cluster", 1)
-    head.end()
-
-    declared = _Declarations()
-    count = 0
-    while count < len(rest) and rest[count].peek() in _DECLARATIONS and rest[count].ahead() != "[":
-        declared.read(rest[count])
-        count += 1
-    body, stop = _body(rest, count, head.indent, declared.types())
+    head, rest = read_lines(text)
+    declared, count = read_declared(head, rest)
+    types = {d.name: d.dtype for d in (*declared.scalars, *declared.registers)}
+    body, stop = _body(rest, count, head.indent, types)
     if stop < len(rest):
         rest[stop].fail("a statement indented below the kernel")
-    return Kernel(
-        name, target, int(lanes[1:]), warps, grid, tuple(declared.symbols),
-        tuple(declared.tensors), tuple(declared.scalars), tuple(declared.shared),
-        tuple(declared.registers), body, tuple(declared.contracts), cluster,
-        tuple(declared.phases), tuple(declared.maps),
-    )  # fmt: skip
-
-
-class _Declarations:
-    """What the lines above the body declare."""
-
-    def __init__(self) -> None:
-        self.symbols: list[Symbol] = []
-        self.contracts: list[Constraint] = []
-        self.tensors: list[Tensor] = []
-        self.scalars: list[Scalar] = []
-        self.shared: list[Shared] = []
-        self.registers: list[Registers] = []
-        self.phases: list[Phases] = []
-        self.maps: list[TensorMap] = []
-
-    def types(self) -> dict[str, DType]:
-        return {declared.name: declared.dtype for declared in (*self.scalars, *self.registers)}
-
-    def read(self, line: Line) -> None:
-        word = line.name()
-        if word == "require":
-            self.contracts.extend(line.guard())
-        elif word == "symbol":
-            name = line.name()
-            low = line.after(">=").integer()
-            multiple = line.optional("multiple", 1)
-            product = line.expressions() if line.accept("product") else ()
-            self.symbols.append(Symbol(name, low, multiple, product))
-        elif word == "phases":
-            self.phases.append(read_phases(line, line.name()))
-        elif word == "map":
-            self.maps.append(read_map(line, line.name()))
-        else:
-            name = line.name()
-            dtype = line.after(":").dtype()
-            if word == "scalar":
-                self.scalars.append(Scalar(name, dtype))
-            elif word == "reg":
-                self.registers.append(Registers(name, dtype, line.extents(), line.note))
-            elif word == "shared":
-                self.shared.append(self._shared(line, name, dtype))
-            else:
-                shape, strides = line.expressions(), line.after("strides").expressions()
-                align, bits = line.after("align").integer(), line.optional("index", 64)
-                self.tensors.append(Tensor(name, dtype, shape, strides, _MODES[word], align, bits))
-        line.end()
-
-    @staticmethod
-    def _shared(line: Line, name: str, dtype: DType) -> Shared:
-        shape = line.extents()
-        swizzle = None
-        if line.accept("swizzle"):
-            bits = line.after("(").integer()
-            base = line.after(",").integer()
-            swizzle = Swizzle(bits, base, line.after(",").integer())
-            line.expect(")")
-        pitch = line.optional("pitch", 0)
-        return Shared(name, dtype, shape, swizzle, pitch, line.after("at").integer())
+    return Kernel(**{f.name: getattr(declared, f.name) for f in fields(declared)}, body=body)
 
 
 # ---------------------------------------------------------------- statements

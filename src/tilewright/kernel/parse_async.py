@@ -15,11 +15,9 @@ from tilewright.kernel.async_ops import (
     InitPhases,
     NamedBarrier,
     PhaseRef,
-    Phases,
     PhaseWait,
     ProxyFence,
     SetRegisters,
-    TensorMap,
     TileRef,
     WarpgroupCommit,
     WarpgroupFence,
@@ -32,19 +30,6 @@ from tilewright.kernel.scan import Line
 ASYNC_WORDS = frozenset(
     ("init", "arrive", "wait", "bulk", "proxy", "warpgroup", "registers", "named", "cluster")
 )
-
-
-def read_phases(line: Line, name: str) -> Phases:
-    count = line.after(":").integer()
-    arrivals = line.after("arrivals").integer()
-    return Phases(name, count, arrivals, line.after("at").integer())
-
-
-def read_map(line: Line, name: str) -> TensorMap:
-    tensor, box = line.after(":").name(), line.after("box").extents()
-    swizzle = line.optional("swizzle", 0)
-    axes = line.extents() if line.accept("axes") else ()
-    return TensorMap(name, tensor, box, swizzle, axes)
 
 
 def read_async(line: Line, word: str, over: Over) -> AsyncStatement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.kernel.ops import MemRef, RegRef
+from tilewright.kernel.refs import MemRef, RegRef
 from tilewright.poly import scan
 from tilewright.poly.scan import DTYPES
 
