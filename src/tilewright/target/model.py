@@ -63,6 +63,43 @@ class MatrixLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixRate:
+    """FLOP/s of all tensor cores for operands of so many bits: at best, and in a long product.
+
+    The card's power limit, not its instructions, sets the second.
+    """
+
+    bits: int
+    peak: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Figures for predictions, not for correctness: of the whole card where not said.
+
+    Rates are per second, what a good kernel reaches; latencies are seconds.
+    """
+
+    matrix_rates: tuple[MatrixRate, ...]
+    warp_share: float  # of the rate, that matrix instructions of single warps reach
+    memory_bandwidth: float
+    l2_bandwidth: float
+    l2_bytes: int
+    shared_bandwidth: float  # of one multiprocessor, reads and writes together
+    shared_bytes: int  # of one multiprocessor, for all its blocks
+    registers: int  # 32-bit, of one multiprocessor
+    threads: int  # of one multiprocessor
+    memory_latency: float  # from the start of a copy to its data, under load
+    launch_latency: float  # of an empty kernel
+    tile_latency: float  # at the end of a tile: conversion, synchronisation, start of the stores
+    step_latency: float  # at the end of a step of the main loop, until the next one's first product
+
+    def rate(self, bits: int) -> MatrixRate | None:
+        return next((rate for rate in self.matrix_rates if rate.bits == bits), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A machine that kernels are compiled for. Sizes are bytes, per block where not said."""
 
@@ -80,6 +117,7 @@ class Target:
     max_cluster: int = 1  # blocks that may run together in a cluster
     bulk_swizzles: tuple[int, ...] = ()  # bytes; of the copy engine; empty where it has none
     matrix_stores: tuple[MatrixLoad, ...] = ()  # the mirror of the matrix loads (`stmatrix`)
+    machine: Machine | None = None  # None: nothing is predicted for it
 
     def atom(self, name: str) -> MmaAtom | None:
         return next((atom for atom in self.mma_atoms if atom.name == name), None)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from tilewright.base.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32
 from tilewright.poly.layout import Layout
 from tilewright.target.digits import lane, over_mk, over_mn, over_nk, register, warp
-from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Source, Target
+from tilewright.target.model import (
+    Machine,
+    MatrixLoad,
+    MatrixRate,
+    MmaAtom,
+    Scope,
+    Source,
+    Target,
+)  # fmt: skip
 
 _PTX_NAMES = {
     f64: "f64", f32: "f32", f16: "f16", bf16: "bf16", f8e4m3: "e4m3", f8e5m2: "e5m2",
@@ -131,6 +139,27 @@ _MATRIX_STORES = tuple(
     for row in _MATRIX_LOADS
 )
 
+# An H200 of 700 W. Peaks are the data sheet's; the rest is fitted to products measured on it.
+_H200 = Machine(
+    matrix_rates=(
+        MatrixRate(8, 1979e12, 1400e12),
+        MatrixRate(16, 989e12, 800e12),
+        MatrixRate(32, 495e12, 400e12),
+    ),
+    warp_share=0.62,
+    memory_bandwidth=4.2e12,
+    l2_bandwidth=10e12,
+    l2_bytes=50 << 20,
+    shared_bandwidth=225e9,
+    shared_bytes=228 << 10,
+    registers=65_536,
+    threads=2048,
+    memory_latency=0.8e-6,
+    launch_latency=3e-6,
+    tile_latency=0.6e-6,
+    step_latency=40e-9,
+)
+
 SM_90A = Target(
     name="sm_90a",
     printer="cuda",
@@ -146,4 +175,5 @@ SM_90A = Target(
     max_cluster=8,
     bulk_swizzles=(0, 32, 64, 128),
     matrix_stores=_MATRIX_STORES,
+    machine=_H200,
 )

@@ -1,0 +1,368 @@
+"""How long a matrix product takes under a plan, predicted from the target's figures.
+
+The time is that of the slowest resource, plus a part of the others: the multiprocessors, which
+work through tiles in turns, and device memory, whose traffic depends on the order of the tiles.
+Within a tile the slowest of the tensor cores, shared memory, the L2 cache and the latency of
+copies sets the pace of the main loop. It is meant to rank plans, and to say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import ceil, prod
+
+from tilewright.base.diagnostics import UnsupportedError
+from tilewright.target.model import Machine, MatrixRate, Scope, Target
+
+ROW_BYTES = 128  # of an operand's row in one step: the width of the copy engine's swizzle
+BARRIER_BYTES = 1024  # of shared memory, kept for barriers and alignment
+PANEL = 64  # columns of the result that go out together
+PANEL_BYTES = 2 * ROW_BYTES  # of each row of the result on its way out: two panels
+SPLIT_BYTES = 4  # of an element of a partial sum
+LEAST_STAGES = 2
+MOST_STAGES = 8
+PRODUCER_REGISTERS = 40  # of each thread of the producing warpgroup
+WORKING_REGISTERS = 32  # of a consumer's thread, beside accumulators: addresses and scratch
+MOST_ACCUMULATORS = 200  # registers of a thread
+WARPGROUP = 128  # threads
+ATOM_ROWS = 64  # of a warpgroup's instruction
+ATOM_COLUMNS = 8  # its columns are a multiple of them,
+WIDEST = 256  # up to so many
+MOST_SWAPPED = 64  # rows of a problem whose roles may be swapped
+ROWS = ((128, 2), (256, 2), (64, 1), (128, 1), (192, 3), (256, 4))  # of a tile, with consumers
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+GROUPS = (1, 2, 4, 8, 12, 16)  # rows of tiles that are visited together
+L2_SHARE = 0.6  # of the L2 cache that operands keep for themselves
+OVERLAP_LOSS = 0.1  # of the time of what is not the slowest
+CLUSTER_LOSS = 1.01  # blocks of a cluster wait for each other
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``c[m, n] = sum over k of a[m, k] * b[n, k]``, `batch` times. Bytes are of one element."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    operand_bytes: int = 2
+    result_bytes: int = 2
+
+    @property
+    def operations(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan of a product, in numbers.
+
+    Tiles count elements: `tile_m` rows and `tile_n` columns of the instruction, `tile_k` terms of
+    a step. Rows are the problem's m, or where `swapped` its n. `consumers` are the warpgroups that
+    multiply, `cluster` blocks share the larger operand's tile, `group` rows of tiles are visited
+    together, and `split_k` blocks share the terms of a tile.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    consumers: int
+    cluster: int = 1
+    persistent: bool = False
+    group: int = 8
+    split_k: int = 1
+    swapped: bool = False
+    scope: Scope = Scope.WARPGROUP
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: warpgroup instructions come with a warpgroup that only copies."""
+        return WARPGROUP * (self.consumers + (self.scope is Scope.WARPGROUP))
+
+    def shared_bytes(self, problem: Problem) -> int:
+        """The stages' slots, the result on its way out, and the barriers."""
+        whole = self.tile_m * self.tile_n * self.result_bytes(problem)
+        out = min(whole, self.tile_m * PANEL_BYTES)
+        return self.stages * self.stage_bytes(problem) + out + BARRIER_BYTES
+
+    def result_bytes(self, problem: Problem) -> int:
+        """Of one element that a block writes: a split makes partial sums."""
+        return SPLIT_BYTES if self.split_k > 1 else problem.result_bytes
+
+    def stage_bytes(self, problem: Problem) -> int:
+        """Of both operands' tiles."""
+        return (self.tile_m + self.tile_n) * self.tile_k * problem.operand_bytes
+
+    def __str__(self) -> str:
+        parts = [f"{self.tile_m}x{self.tile_n}x{self.tile_k}", f"{self.stages} stages"]
+        parts.append(f"{self.consumers} consumer{'s' * (self.consumers > 1)}")
+        parts += [f"clusters of {self.cluster}"] * (self.cluster > 1)
+        parts += ["persistent"] * self.persistent
+        parts.append(f"groups of {self.group}")
+        parts += [f"split {self.split_k}"] * (self.split_k > 1)
+        parts += ["swapped"] * self.swapped
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its predicted time in seconds, and in words what bounds it."""
+
+    candidate: Candidate
+    seconds: float
+    bound: str
+    reason: str
+
+
+def rank(
+    problem: Problem, candidates: Iterable[Candidate], target: Target
+) -> tuple[Ranked, ...]:  # fmt: skip
+    """The candidates, the fastest first. UnsupportedError where the target has no figures."""
+    ranked = (predict(problem, candidate, target) for candidate in candidates)
+    return tuple(sorted(ranked, key=lambda r: r.seconds))
+
+
+def predict(problem: Problem, candidate: Candidate, target: Target) -> Ranked:
+    """One candidate's time. UnsupportedError where the target has no figures for the product."""
+    machine, rate = _figures(problem, target)
+    case = _Case(problem, candidate, machine, rate, target.multiprocessors)
+    limit, busy = case.busy()
+    moved = case.moved()
+    memory = machine.memory_latency + moved / machine.memory_bandwidth
+    bound = limit if busy >= memory else "memory"
+    slow, fast = max(busy, memory), min(busy, memory)
+    seconds = machine.launch_latency + slow + OVERLAP_LOSS * fast + case.combining()
+    filled = case.tiles / (case.turns * case.multiprocessors)
+    reason = (
+        f"{candidate}: {seconds * 1e6:.1f} µs, bound by {bound}; {case.tiles} tiles in "
+        f"{case.turns} turn{'s' * (case.turns > 1)}, {filled:.0%} filled, {busy * 1e6:.1f} µs; "
+        f"{moved / 1e6:.1f} MB of memory in {memory * 1e6:.1f} µs"
+    )
+    return Ranked(candidate, seconds, bound, reason)
+
+
+def _figures(problem: Problem, target: Target) -> tuple[Machine, MatrixRate]:
+    machine = target.machine
+    rate = machine.rate(8 * problem.operand_bytes) if machine else None
+    if machine is None or rate is None:
+        raise UnsupportedError(
+            f"nothing is known of how fast {target.name} multiplies elements of "
+            f"{problem.operand_bytes} bytes",
+            expected="a target with figures for the operands' type",
+            mend="give the tiles by hand, or measure them",
+        )
+    return machine, rate
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One candidate on one machine. Times are seconds."""
+
+    problem: Problem
+    candidate: Candidate
+    machine: Machine
+    rate: MatrixRate
+    multiprocessors: int
+
+    @cached_property
+    def grid(self) -> tuple[int, int]:
+        """Tiles along the instruction's rows and columns, of one batch."""
+        problem, candidate = self.problem, self.candidate
+        down, across = (problem.n, problem.m) if candidate.swapped else (problem.m, problem.n)
+        return ceil(down / candidate.tile_m), ceil(across / candidate.tile_n)
+
+    @cached_property
+    def tiles(self) -> int:
+        """What blocks do, one after the other: batches and splits included."""
+        return prod(self.grid) * self.problem.batch * self.candidate.split_k
+
+    @cached_property
+    def turns(self) -> int:
+        """Tiles of the busiest multiprocessor."""
+        return ceil(self.tiles / self.multiprocessors)
+
+    @cached_property
+    def resident(self) -> int:
+        """Blocks that one multiprocessor runs side by side."""
+        candidate, machine = self.candidate, self.machine
+        if candidate.persistent:
+            return 1
+        words = candidate.tile_m * candidate.tile_n
+        words += candidate.consumers * WARPGROUP * WORKING_REGISTERS
+        words += (candidate.threads - candidate.consumers * WARPGROUP) * PRODUCER_REGISTERS
+        most = min(
+            machine.shared_bytes // candidate.shared_bytes(self.problem),
+            machine.registers // words,
+            machine.threads // candidate.threads,
+            self.turns,
+        )
+        return max(1, most)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of a tile's main loop."""
+        return ceil(ceil(self.problem.k / self.candidate.tile_k) / self.candidate.split_k)
+
+    def busy(self) -> tuple[str, float]:
+        """What sets the pace of the main loop, and the time of the busiest multiprocessor."""
+        candidate, machine = self.candidate, self.machine
+        pace = self._pace()
+        limit = max(pace, key=lambda name: pace[name])
+        main, start = self.steps * pace[limit], machine.memory_latency
+        columns = _up(candidate.tile_n, PANEL)  # the copy engine stores whole panels
+        stored = candidate.tile_m * columns * candidate.result_bytes(self.problem)
+        end = machine.tile_latency + stored / self._fetching
+        if candidate.persistent:  # the next tile's copies run during this one's end
+            return limit, start + self.turns * (main + end)
+        return limit, self.turns * (main + (start + end) / self.resident)
+
+    def _pace(self) -> dict[str, float]:
+        """What each part of a multiprocessor needs for one step of a tile."""
+        candidate, machine = self.candidate, self.machine
+        tile_m, tile_n = candidate.tile_m, candidate.tile_n
+        width = candidate.tile_k * self.problem.operand_bytes
+        # Where few multiprocessors work, the card stays below its power limit.
+        active = min(self.tiles, self.multiprocessors)
+        speed = min(self.rate.peak / self.multiprocessors, self.rate.held / active)
+        if candidate.scope is Scope.WARP:
+            speed *= machine.warp_share
+        side_by_side = min(2, candidate.consumers) * self.resident
+        waiting = machine.step_latency / side_by_side
+        product = 2.0 * tile_m * tile_n * candidate.tile_k / speed
+        # Every instruction reads its rows of one operand, and all of the other one's tile.
+        reads = ceil(tile_m / ATOM_ROWS) * (ATOM_ROWS + tile_n) * width
+        writes = (tile_m + tile_n) * width
+        fetched = (min(tile_m, tile_n) + max(tile_m, tile_n) / candidate.cluster) * width
+        # The step before is given back when its products are known to be done: half a step late.
+        ahead = max(0.5, candidate.stages - 1.5) * self.resident
+        return {
+            "tensor cores": (product + waiting) * (CLUSTER_LOSS if candidate.cluster > 1 else 1),
+            "shared memory": (reads + writes) / machine.shared_bandwidth,
+            "the L2 cache": fetched / self._fetching,
+            # Where all of a tile's steps have slots, nothing waits for one.
+            "latency": machine.memory_latency / ahead if self.steps > candidate.stages else 0.0,
+        }
+
+    @property
+    def _fetching(self) -> float:
+        """A multiprocessor's share of the L2 cache's bandwidth."""
+        return self.machine.l2_bandwidth / self.multiprocessors
+
+    def moved(self) -> float:
+        """Bytes between device memory and the L2 cache.
+
+        Tiles that run side by side form a rectangle, whose operands are read once. What the
+        cache holds of them is not read again.
+        """
+        problem, candidate = self.problem, self.candidate
+        rows, columns = self.grid
+        size = problem.k * problem.operand_bytes
+        once = (problem.m + problem.n) * size
+        written = problem.m * problem.n * problem.result_bytes
+        read = float(once)
+        if once > L2_SHARE * self.machine.l2_bytes:
+            together = max(1, self.multiprocessors * self.resident // candidate.split_k)
+            group = min(candidate.group, rows)
+            across = min(columns, ceil(together / group))
+            down = min(rows, group * max(1, together // (group * across)))
+            rectangle = down * candidate.tile_m + across * candidate.tile_n
+            waves = max(1.0, rows * columns / (down * across))
+            every = rows * columns * (candidate.tile_m + candidate.tile_n) * size
+            read = min(max(once, waves * rectangle * size), every)
+        return problem.batch * (read + written)
+
+    def combining(self) -> float:
+        """Writing partial sums, and a second pass that adds them."""
+        problem, machine = self.problem, self.machine
+        if self.candidate.split_k == 1:
+            return 0.0
+        partial = problem.batch * problem.m * problem.n * SPLIT_BYTES * self.candidate.split_k
+        cached = partial < L2_SHARE * machine.l2_bytes
+        bandwidth = machine.l2_bandwidth / 2 if cached else machine.memory_bandwidth
+        return machine.launch_latency + 2 * partial / bandwidth
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def candidates(problem: Problem, target: Target) -> tuple[Candidate, ...]:
+    """Every sensible plan of a product by warpgroup instructions.
+
+    UnsupportedError where the target has no such instruction, or no figures for the product.
+    """
+    machine, _ = _figures(problem, target)
+    bits = 8 * problem.operand_bytes
+    atoms = (a for a in target.mma_atoms if a.scope is Scope.WARPGROUP and a.a_dtype.bits == bits)
+    if next(atoms, None) is None:
+        raise UnsupportedError(
+            f"{target.name} has no warpgroup instruction for operands of "
+            f"{problem.operand_bytes} bytes",
+            expected="operands that such an instruction takes",
+            mend="give the tiles by hand",
+        )
+    found: list[Candidate] = []
+    for shape in _shapes(problem, target, machine):
+        found += _arranged(problem, shape, target)
+    return tuple(found)
+
+
+def _shapes(problem: Problem, target: Target, machine: Machine) -> Iterator[Candidate]:
+    """Tiles whose accumulators and stages fit a block, as many stages as there is room for."""
+    for swapped in (False, True) if problem.m <= MOST_SWAPPED else (False,):
+        down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+        most = min(MOST_SWAPPED if swapped else WIDEST, _up(across, ATOM_COLUMNS))
+        for (tile_m, consumers), tile_n in product(ROWS, range(most, 0, -ATOM_COLUMNS)):
+            if tile_m > _up(down, ATOM_ROWS):
+                continue
+            share = tile_m * tile_n // (WARPGROUP * consumers)
+            if share > accumulators(consumers, machine):
+                continue
+            shape = Candidate(
+                tile_m, tile_n, ROW_BYTES // problem.operand_bytes, 0, consumers, swapped=swapped
+            )
+            room = target.shared_bytes - shape.shared_bytes(problem)
+            stages = min(MOST_STAGES, room // shape.stage_bytes(problem))
+            if stages >= LEAST_STAGES:
+                yield replace(shape, stages=stages)
+
+
+def accumulators(consumers: int, machine: Machine) -> int:
+    """Registers of each consumer's thread that are free for accumulators."""
+    lanes = machine.registers // WARPGROUP
+    each = (lanes - PRODUCER_REGISTERS) // consumers // 8 * 8  # registers are dealt out by eights
+    return min(MOST_ACCUMULATORS, each - WORKING_REGISTERS)
+
+
+def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Candidate]:
+    """A tile with the orders, clusters and splits that make sense for how many tiles there are."""
+    down, across = (problem.n, problem.m) if shape.swapped else (problem.m, problem.n)
+    rows, columns = ceil(down / shape.tile_m), ceil(across / shape.tile_n)
+    tiles = rows * columns * problem.batch
+    steps = ceil(problem.k / shape.tile_k)
+    group = raster_group(shape.tile_m, shape.tile_n, rows, target.multiprocessors)
+    # The operand with the larger tile is the one that neighbours share.
+    neighbours = rows if shape.tile_n >= shape.tile_m else columns
+    for split in SPLITS:
+        if split > 1 and (tiles * split > target.multiprocessors or steps < 2 * split):
+            break
+        for persistent in (False, True) if tiles > target.multiprocessors else (False,):
+            for cluster in (1, 2) if neighbours > 1 and target.max_cluster > 1 else (1,):
+                made = replace(
+                    shape, cluster=cluster, persistent=persistent, group=group, split_k=split
+                )
+                if made.shared_bytes(problem) <= target.shared_bytes:
+                    yield made
+
+
+def raster_group(tile_m: int, tile_n: int, rows: int, blocks: int) -> int:
+    """How many rows of tiles to visit together, so that `blocks` tiles read the least."""
+    sensible = [g for g in GROUPS if g <= rows]
+    return min(sensible, key=lambda g: g * tile_m + ceil(blocks / g) * tile_n)
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step

@@ -1,0 +1,194 @@
+"""The model of a matrix product: its ranking against measurements, counting and brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.base.diagnostics import UnsupportedError
+from tilewright.poly.expr import Expr
+from tilewright.schedule.grid import GridPlan, visits
+from tilewright.schedule.model import (
+    GROUPS,
+    Candidate,
+    Problem,
+    candidates,
+    predict,
+    rank,
+    raster_group,
+)
+from tilewright.target.amd import GFX942
+from tilewright.target.model import Scope
+from tilewright.target.nvidia import SM_90A
+
+HAND_BUILT = Candidate(128, 256, 64, 4, 2, persistent=True, group=16)
+
+# TFLOP/s of cuBLAS on one H200. The card's power sways long products by up to 12%.
+MEASURED = [
+    (Problem(1024, 1024, 1024), 214),
+    (Problem(2048, 2048, 2048), 605),
+    (Problem(4096, 4096, 4096), 750),
+    (Problem(8192, 8192, 8192), 730),
+    (Problem(16384, 8192, 1280), 690),
+    (Problem(8192, 28672, 4096), 690),
+    (Problem(16, 8192, 8192), 48),
+    (Problem(128, 8192, 8192), 372),
+    (Problem(4096, 4096, 128), 240),
+    (Problem(2048, 2048, 2048, batch=64), 668),
+    (Problem(4096, 4096, 4096, operand_bytes=1), 1227),
+    (Problem(8192, 8192, 8192, operand_bytes=1), 1259),
+]
+
+
+def tflops(problem: Problem, seconds: float) -> float:
+    return problem.operations / seconds * 1e-12
+
+
+@pytest.mark.parametrize(("problem", "measured"), MEASURED, ids=str)
+def test_the_best_plan_is_about_as_fast_as_the_best_known_kernel(
+    problem: Problem, measured: float
+) -> None:
+    best = rank(problem, candidates(problem, SM_90A), SM_90A)[0]
+    assert 0.85 < tflops(problem, best.seconds) / measured < 1.25
+
+
+@pytest.mark.parametrize(
+    ("problem", "candidate", "measured"),
+    [
+        (Problem(2048, 2048, 2048), HAND_BUILT, 604),
+        (Problem(4096, 4096, 4096), HAND_BUILT, 784),
+        (Problem(4096, 4096, 4096), replace(HAND_BUILT, cluster=2), 779),
+        (Problem(8192, 8192, 8192), HAND_BUILT, 780),
+        (Problem(16384, 8192, 1280), HAND_BUILT, 766),
+        (Problem(4096, 4096, 128), replace(HAND_BUILT, stages=2), 255),
+        (Problem(4096, 4096, 4096), Candidate(128, 128, 32, 4, 1, scope=Scope.WARP), 403),
+        (Problem(2048, 2048, 2048), Candidate(128, 128, 32, 4, 1, scope=Scope.WARP), 335),
+        (Problem(8192, 8192, 8192), Candidate(128, 128, 32, 4, 1, scope=Scope.WARP), 362),
+    ],
+    ids=str,
+)
+def test_measured_plans_are_predicted(
+    problem: Problem, candidate: Candidate, measured: float
+) -> None:
+    predicted = tflops(problem, predict(problem, candidate, SM_90A).seconds)
+    assert 0.75 < predicted / measured < 1.25
+
+
+def test_plans_that_are_known_to_be_slower_rank_lower() -> None:
+    worse = [
+        replace(HAND_BUILT, tile_n=128, stages=5),  # the L2 cache
+        replace(HAND_BUILT, stages=2),  # latency
+        replace(HAND_BUILT, tile_m=64, consumers=1),
+        replace(HAND_BUILT, scope=Scope.WARP, tile_n=128, tile_k=32),
+    ]
+    ranked = rank(Problem(4096, 4096, 4096), [*worse, HAND_BUILT], SM_90A)
+    assert ranked[0].candidate == HAND_BUILT
+    assert ranked[0].bound == "tensor cores"
+    bounds = {r.candidate: r.bound for r in ranked}
+    assert bounds[worse[0]] == "the L2 cache"
+    assert bounds[worse[1]] == "latency"
+
+
+def test_a_wave_that_is_just_passed_costs_a_whole_turn() -> None:
+    one = predict(Problem(128 * 132, 256, 8192), HAND_BUILT, SM_90A)
+    two = predict(Problem(128 * 133, 256, 8192), HAND_BUILT, SM_90A)
+    assert two.seconds > 1.8 * one.seconds
+    assert "133 tiles in 2 turns, 50% filled" in two.reason
+
+
+def test_few_tokens_swap_the_roles_and_are_bound_by_memory() -> None:
+    best = rank(
+        Problem(16, 8192, 8192), candidates(Problem(16, 8192, 8192), SM_90A), SM_90A
+    )[0]  # fmt: skip
+    assert best.candidate.swapped
+    assert best.candidate.tile_n <= 16
+    assert best.bound == "memory"
+
+
+def test_few_tiles_with_many_terms_are_split() -> None:
+    problem = Problem(256, 256, 65536)
+    best = rank(problem, candidates(problem, SM_90A), SM_90A)[0]
+    assert best.candidate.split_k > 1
+    whole = [c for c in candidates(problem, SM_90A) if c.split_k == 1]
+    assert rank(problem, whole, SM_90A)[0].seconds > 2 * best.seconds
+    many = Problem(8192, 8192, 65536)
+    assert all(c.split_k == 1 for c in candidates(many, SM_90A))
+
+
+sizes = st.integers(1, 5000)
+
+
+@settings(max_examples=30)
+@given(m=sizes, n=sizes, k=sizes, batch=st.integers(1, 5), width=st.sampled_from([1, 2, 4]))
+def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, width: int) -> None:
+    problem = Problem(m, n, k, batch, width)
+    found = candidates(problem, SM_90A)
+    assert found
+    assert len(set(found)) == len(found)
+    for c in found:
+        rows, columns = (n, m) if c.swapped else (m, n)
+        slots = c.stages * (c.tile_m + c.tile_n) * 128
+        out = min(c.tile_m * c.tile_n * (4 if c.split_k > 1 else 2), c.tile_m * 256)
+        assert c.tile_k * width == 128
+        assert slots + out <= 232_448
+        assert 2 <= c.stages <= 8
+        registers = c.tile_m // (64 * c.consumers) * c.tile_n // 2
+        assert registers <= 200
+        # With copies' 40 and 32 of a consumer's own, all warpgroups' registers exist.
+        assert 40 + c.consumers * (registers + 32) <= 512
+        assert 1 <= c.split_k <= 16
+        assert c.split_k == 1 or c.split_k <= -(-k // c.tile_k)
+        assert (
+            c.tile_m - rows < 64 or c.tile_m == 64
+        )  # no rows of instructions that are all padding
+        assert c.tile_n - columns < 8 or c.tile_n == 8
+        assert not c.persistent or -(-rows // c.tile_m) * -(-columns // c.tile_n) * batch > 132
+
+
+@settings(max_examples=40)
+@given(m=sizes, n=sizes, k=sizes, more=st.integers(1, 4))
+def test_more_work_is_never_faster(m: int, n: int, k: int, more: int) -> None:
+    base = predict(Problem(m, n, k), HAND_BUILT, SM_90A).seconds
+    for grown in (Problem(m, n, k * more), Problem(m, n, k, batch=more)):
+        assert predict(grown, HAND_BUILT, SM_90A).seconds >= base * 0.999
+
+
+def read_by(tile_m: int, tile_n: int, group: int, rows: int, columns: int, blocks: int) -> int:
+    """Rows and columns that the first `blocks` tiles read, by walking the grid."""
+    grid = GridPlan.plain({"M": Expr.of(rows), "N": Expr.of(columns)}).swizzled("M", "N", group)
+    seen = [visit.tile for visit in islice(visits(grid), blocks)]
+    return tile_m * len({t["M"] for t in seen}) + tile_n * len({t["N"] for t in seen})
+
+
+@pytest.mark.parametrize(("tile_m", "tile_n"), [(128, 256), (256, 128), (128, 128), (64, 256)])
+def test_the_raster_group_reads_the_least(tile_m: int, tile_n: int) -> None:
+    chosen = raster_group(tile_m, tile_n, 48, 132)
+    read = {g: read_by(tile_m, tile_n, g, 48, 200, 132) for g in GROUPS}
+    assert read[chosen] == min(read.values())
+
+
+def test_memory_traffic_is_what_a_walk_over_the_tiles_counts() -> None:
+    problem = Problem(128 * 64, 256 * 66, 8192)
+    walked = 0
+    grid = GridPlan.plain({"M": Expr.of(64), "N": Expr.of(66)}).swizzled("M", "N", 16)
+    walk = visits(grid)
+    while wave := [visit.tile for visit in islice(walk, 132)]:
+        walked += 128 * len({t["M"] for t in wave}) + 256 * len({t["N"] for t in wave})
+    wanted = walked * problem.k * 2 + problem.m * problem.n * 2
+    reason = predict(problem, HAND_BUILT, SM_90A).reason
+    found = float(reason.rpartition(" MB of memory")[0].rpartition(" ")[2]) * 1e6
+    assert found == pytest.approx(wanted, rel=0.1)
+
+
+def test_a_target_without_figures_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="nothing is known of how fast gfx942 multiplies"):
+        candidates(Problem(64, 64, 64), GFX942)
+    with pytest.raises(UnsupportedError, match="elements of 8 bytes"):
+        rank(Problem(64, 64, 64, operand_bytes=8), [HAND_BUILT], SM_90A)
+    bare = replace(SM_90A, mma_atoms=tuple(a for a in SM_90A.mma_atoms if a.scope is Scope.WARP))
+    with pytest.raises(UnsupportedError, match="no warpgroup instruction"):
+        candidates(Problem(64, 64, 64), bare)
