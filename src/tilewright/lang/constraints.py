@@ -76,6 +76,7 @@ class WaveConstraint:
 class HardwareConstraint:
     """Warp width, warps per block along block dimensions 0, 1, 2, the MMA atom, pipeline stages.
 
+    With `specialize` one warpgroup copies operands ahead and the others multiply (Hopper).
     Whatever is left out is chosen by the policy for the target.
     """
 
@@ -83,6 +84,7 @@ class HardwareConstraint:
     waves_per_block: tuple[int, ...] | None = None
     mma_type: MMAType | str | None = None
     stages: int | None = None
+    specialize: bool | None = None
     span: Span | None = field(default_factory=here, compare=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ def _bind(constraint: Constraint, bindings: Mapping[str, int]) -> bound.Constrai
                 None if constraint.waves_per_block is None else tuple(constraint.waves_per_block),
                 mma.value if isinstance(mma, MMAType) else mma,
                 constraint.stages,
+                constraint.specialize,
                 constraint.span,
             )
         case WorkgroupConstraint(axis, tile, dim, span):

@@ -7,6 +7,7 @@ buffers place their own barriers. The race proof checks the outcome independentl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import (
@@ -34,14 +35,20 @@ class _State:
         return _State(self.dirty | other.dirty, self.busy | other.busy)
 
 
-def insert_barriers(kernel: Kernel, managed: frozenset[str]) -> Kernel:
-    """store s; load s  ->  store s; barrier; load s. Buffers in `managed` are left alone."""
+_Make = Callable[[str], Statement]  # a barrier, for the reason given
+
+
+def insert_barriers(kernel: Kernel, managed: frozenset[str], meet: _Make = Barrier) -> Kernel:
+    """store s; load s  ->  store s; barrier; load s. Buffers in `managed` are left alone.
+
+    `meet` makes a barrier of the threads that use the buffers: of the whole block by default.
+    """
     ours = frozenset(s.name for s in kernel.shared) - managed
-    body, _ = _body(kernel.body, _State(), ours)
+    body, _ = _body(kernel.body, _State(), ours, meet)
     return replace(kernel, body=body)
 
 
-def _body(body: Body, state: _State, ours: frozenset[str]) -> tuple[Body, _State]:
+def _body(body: Body, state: _State, ours: frozenset[str], meet: _Make) -> tuple[Body, _State]:
     done: list[Statement] = []
     for statement in body:
         match statement:
@@ -49,24 +56,24 @@ def _body(body: Body, state: _State, ours: frozenset[str]) -> tuple[Body, _State
                 state = _State()
             case Loop():
                 # The end of one step meets the beginning of the next.
-                _, after = _body(statement.body, state, ours)
-                inner, after = _body(statement.body, state.join(after), ours)
+                _, after = _body(statement.body, state, ours, meet)
+                inner, after = _body(statement.body, state.join(after), ours, meet)
                 statement = replace(statement, body=inner)
                 state = state.join(after)
             case If() | When():
-                inner, after = _body(statement.body, state, ours)
+                inner, after = _body(statement.body, state, ours, meet)
                 statement = replace(statement, body=inner)
                 state = state.join(after)
             case Load() if statement.src.name in ours:
                 name = statement.src.name
                 if name in state.dirty:
-                    done.append(Barrier(f"{name} was written by other threads"))
+                    done.append(meet(f"{name} was written by other threads"))
                     state = _State()
                 state = _State(state.dirty, state.busy | {name})
             case Store() | AsyncCopy() if statement.dst.name in ours:
                 name = statement.dst.name
                 if name in state.dirty or name in state.busy:
-                    done.append(Barrier(f"{name} is still in use by other threads"))
+                    done.append(meet(f"{name} is still in use by other threads"))
                     state = _State()
                 state = _State(state.dirty | {name}, state.busy)
             case _:

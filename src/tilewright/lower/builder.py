@@ -16,7 +16,9 @@ from tilewright.base.diagnostics import ResourceError
 from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span
 from tilewright.graph.ops import Graph, Iterate, Memory, Op, WriteOp, region, walk
+from tilewright.kernel.async_ops import Phases, TensorMap
 from tilewright.kernel.ops import (
+    Body,
     Decode,
     If,
     Loop,
@@ -26,8 +28,6 @@ from tilewright.kernel.ops import (
     Shared,
     Statement,
     Swizzle,
-    Symbol,
-    Tensor,
     Value,
     When,
 )  # fmt: skip
@@ -35,6 +35,7 @@ from tilewright.mapping.layouts import Tiled, registers_per_thread
 from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
 from tilewright.poly.layout import Layout, Place
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 
 
@@ -116,12 +117,10 @@ class Scope:
 class Builder:
     """See the module's text. One builder lowers one graph, once."""
 
-    def __init__(
-        self, graph: Graph, plan: Plan, target: Target, tensors: Mapping[str, Tensor],
-        symbols: dict[str, Symbol],
-    ) -> None:  # fmt: skip
-        self.tensors = tensors
-        self.symbols = symbols
+    def __init__(self, graph: Graph, plan: Plan, target: Target, declared: Declared) -> None:
+        self.declared = declared
+        self.tensors = declared.tensors
+        self.symbols = dict(declared.symbols)
         self.graph = graph
         self.plan = plan
         self.target = target
@@ -132,6 +131,11 @@ class Builder:
         self.decodes: list[Decode] = []
         self.blocks: dict[str, Expr] = {}
         self.persistent = False  # whether a block goes on to further tiles
+        self.turn = Expr.of(0)  # tiles that the block had before this one
+        self.phases: list[Phases] = []
+        self.maps: list[TensorMap] = []
+        self.panels: set[str] = set()  # shared buffers on whose way outputs leave the block
+        self.copies: Body = ()  # what the warpgroup that copies does for one tile
         self.rings: dict[int, tuple[Shared, Expr]] = {}
         self.enclosing = _enclosing(graph.body, ())
         self.iterated = {op.axis for op in walk(graph.body) if isinstance(op, Iterate)}
@@ -142,6 +146,10 @@ class Builder:
         self._taken |= {s.name for s in graph.scalars}
         self._decoded: dict[tuple[Place, tuple[int, ...]], tuple[str, ...]] = {}
         self._digits: dict[str, str] = {}
+        self.role = self.name("role")
+        self.role_warp = self.name("role_warp")
+        self.role_lane = self.name("role_lane")
+        self.computing: list[Decode] = []  # of the warps that compute, where others copy
 
     # ------------------------------------------------------------ names and declarations
 
@@ -276,12 +284,25 @@ class Builder:
         if not extents:
             return ()
         key = (place, extents)
+        if key not in self._decoded and place is Place.WARP and self.plan.roles is not None:
+            self._decoded[key] = self._decode_computing(extents)
         if key not in self._decoded:
             names = tuple(self.name(f"{place.value}{i}_{n}") for i, n in enumerate(extents))
             digits = tuple((n, Expr.of(e)) for n, e in zip(names, extents, strict=True))
             self.decodes.append(Decode(Expr.of(place.value), digits))
             self._decoded[key] = names
         return self._decoded[key]
+
+    def _decode_computing(self, extents: tuple[int, ...]) -> tuple[str, ...]:
+        """Digits of the number of a warp that computes; the role's own where these are it."""
+        if extents == (4,):
+            return (self.role_warp,)
+        if len(extents) == 2 and extents[1] == 4:
+            return self.role, self.role_warp
+        names = tuple(self.name(f"warp{i}_{n}") for i, n in enumerate(extents))
+        digits = tuple((n, Expr.of(e)) for n, e in zip(names, extents, strict=True))
+        self.computing.append(Decode(Expr.of(self.role) * 4 + self.role_warp, digits))
+        return names
 
     def base(self, axis: str) -> Expr:
         """The coordinate of the tile's first element along an axis, in the innermost open loop."""

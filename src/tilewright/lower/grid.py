@@ -15,10 +15,12 @@ Wrap = Callable[[Body], Body]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`factors` multiply to the number of blocks; `wrap` puts a block's work into its loops."""
+    """`factors` multiply to the number of blocks; `head` decodes the block's number, and `wrap`
+    puts a block's work into its loops."""
 
     factors: tuple[Expr, ...]
     cluster: int
+    head: Body
     wrap: Wrap
 
 
@@ -30,15 +32,18 @@ def place_grid(b: Builder) -> Grid:
         b.symbols[name] = Symbol(name, product=factors)
     values: dict[str, Expr] = {}
     wraps: list[Wrap] = []
+    head: Body = ()
+    turn = Expr.of(0)
     blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
     for leaf in grid.order:
         values[leaf] = Expr.of(b.name(_variable(leaf)))
     if blocks:
         digits = tuple((str(values[d]), extents[d]) for d in blocks)
-        wraps.append(_decoding(Decode(Expr.of("block"), digits)))
+        head = (Decode(Expr.of("block"), digits),)
     for leaf in grid.order:
         if grid.place(leaf) is GridPlace.LOOP:
             wraps.append(_looping(str(values[leaf]), extents[leaf]))
+            turn = turn * (extents[leaf].const if b.persistent else 1) + values[leaf]
             b.persistent = True
     for step in reversed(grid.steps):
         match step:
@@ -52,9 +57,10 @@ def place_grid(b: Builder) -> Grid:
                 values[outer], values[inner] = (Expr.of(n) for n in names)
                 pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
                 wraps.append(_decoding(Decode(values[result], pair)))
+    b.turn = turn
     b.blocks.update({axis: values[axis] for axis in grid.extents})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
-    return Grid(factors, grid.cluster, _chain(wraps))
+    return Grid(factors, grid.cluster, head, _chain(wraps))
 
 
 def _variable(counter: str) -> str:

@@ -29,6 +29,7 @@ from tilewright.lower.access import (
     widest,
 )  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment
+from tilewright.lower.bulk import store_bulk
 from tilewright.lower.dependencies import (
     carried_layout,
     default_layout,
@@ -38,6 +39,7 @@ from tilewright.lower.dependencies import (
     scope_depth,
 )  # fmt: skip
 from tilewright.lower.reductions import emit_contract
+from tilewright.lower.roles import emit_pipeline
 from tilewright.lower.values import (
     allocated,
     block_start,
@@ -128,7 +130,8 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
         value = b.fragment(f"v{op.id}_spread", op.type.dtype, natural, op.span)
         b.emit(Assign(placed.over, value.ref(placed.registers()), source, op.span))
     if not memory.allocated:
-        store_global(b, op, value)
+        if not store_bulk(b, op, value):
+            store_global(b, op, value)
         return
     offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}
     store_shared(b, allocated(b, memory), op.type.axes, (), value, offsets=offsets, span=op.span)
@@ -143,6 +146,10 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
         r for r in b.graph.by_id.values() if isinstance(r, ops.Result) and r.iterate == op.id
     ]
     if results and remembered(b, results[0].id, None) is not None:
+        return
+    roles = b.plan.roles
+    if roles is not None and roles.loop == op.id:
+        b.scopes[-1].memo[results[0].id, None] = emit_pipeline(b, op, roles)
         return
     with b.at(scope_depth(b, op) if not _has_effects(op.body) else len(b.scopes) - 1):
         carried = [_carry(b, op, i) for i in range(len(op.inits))]

@@ -278,11 +278,11 @@ def _emit_mma(
     over = tuple((str(digits[a]), count) for a, count in repeats.items() if count > 1)
     coordinate = b.base(k) + (digits[k] + chunk) * atom.k
     term = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
-    d, a, c = (_atom_ref(part, digits) for part in parts)
+    d, a, c = (atom_ref(part, digits) for part in parts)
     b.emit(Mma(over, atom.name, d, a, c, (term,), op.span))
 
 
-def _atom_ref(part: Fragment, digits: Mapping[str, Expr]) -> RegRef:
+def atom_ref(part: Fragment, digits: Mapping[str, Expr]) -> RegRef:
     """The first register of the atom that the digits select."""
     registers = part.layout.at(Place.REGISTER)
     outer = len(registers) - part.tiled.inner

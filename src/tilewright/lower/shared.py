@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilewright.base.diagnostics import ResourceError
 from tilewright.base.spans import Span
+from tilewright.kernel.async_ops import PHASE_BYTES, Phases
 from tilewright.kernel.ops import Kernel, Shared
 from tilewright.target.model import Target
 
@@ -13,13 +14,18 @@ ALIGNMENT = 128  # bytes: a whole line of banks, so that swizzles see the addres
 
 
 def place_shared(kernel: Kernel, target: Target, span: Span | None) -> Kernel:
-    """Lay the buffers out one after the other; ResourceError where they do not fit."""
+    """Lay buffers and barriers out one after the other; ResourceError where they do not fit."""
     placed: list[Shared] = []
     end = 0
     for buffer in kernel.shared:
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        offset = _rounded(end, _alignment(buffer))
         placed.append(replace(buffer, offset=offset))
         end = offset + buffer.elements * buffer.dtype.bytes
+    phases: list[Phases] = []
+    for array in kernel.phases:
+        offset = _rounded(end, PHASE_BYTES)
+        phases.append(replace(array, offset=offset))
+        end = offset + array.count * PHASE_BYTES
     if end > target.shared_bytes:
         sizes = tuple(f"{s.name}: {s.elements * s.dtype.bytes} bytes" for s in placed)
         raise ResourceError(
@@ -29,4 +35,14 @@ def place_shared(kernel: Kernel, target: Target, span: Span | None) -> Kernel:
             mend="use smaller tiles or fewer pipeline stages",
             notes=sizes,
         )
-    return replace(kernel, shared=tuple(placed))
+    return replace(kernel, shared=tuple(placed), phases=tuple(phases))
+
+
+def _rounded(value: int, grain: int) -> int:
+    return -(-value // grain) * grain
+
+
+def _alignment(buffer: Shared) -> int:
+    """Bytes; a swizzle of 16-byte pieces repeats after eight of its rows."""
+    swizzle = buffer.swizzle
+    return ALIGNMENT if swizzle is None else max(ALIGNMENT, (16 << swizzle.bits) * 8)

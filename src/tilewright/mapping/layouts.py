@@ -45,14 +45,23 @@ def make_layout(shape: Mapping[str, int], digits: Sequence[LayoutDigit]) -> Layo
     return Layout(tuple(shape.items()), tuple(kept))
 
 
-def warp_digits(plan: Plan, shape: Mapping[str, int], spread: Sequence[str]) -> list[LayoutDigit]:
-    """One digit per axis that warps share. Axes outside `spread` replicate over their warps."""
+def warp_digits(
+    plan: Plan,
+    shape: Mapping[str, int],
+    spread: Sequence[str],
+    inside: Mapping[str, int] | None = None,
+) -> list[LayoutDigit]:
+    """One digit per axis that warps share. Axes outside `spread` replicate over their warps.
+
+    `inside` says how many of an axis's warps share one atom: the digit counts such groups.
+    """
     digits: list[LayoutDigit] = []
     for axis in plan.axes.values():
-        if axis.warps > 1:
+        count = axis.warps // (inside or {}).get(axis.axis, 1)
+        if count > 1:
             mine = axis.axis in spread and axis.axis in shape
-            stride = shape[axis.axis] // axis.warps if mine else 0
-            digits.append(LayoutDigit(WARP, axis.warps, axis.axis if mine else None, stride))
+            stride = shape[axis.axis] // count if mine else 0
+            digits.append(LayoutDigit(WARP, count, axis.axis if mine else None, stride))
     return digits
 
 
@@ -63,20 +72,18 @@ def operand_layout(
     """Repeat an atom's operand over a tile of an operand with these `axes`.
 
     `sizes` gives the atom's extent of ``m``, ``n``, ``k``; `names` their program axes. Each
-    warp takes one run of the axes in `spread`, and repeats the atom along it. Axes that the
-    atom does not know are repeated element by element.
+    warp (or the warps that share an atom) takes one run of the axes in `spread`, and repeats the
+    atom along it. Axes that the atom does not know are repeated element by element.
     """
     atom_size = {names[a]: sizes[a] for a in atom_layout.axes}
     shape = {a: plan.axes[a].tile for a in axes}
-    digits = warp_digits(plan, shape, spread)
+    inside = {names[d.axis]: d.extent for d in atom_layout.at(WARP) if d.axis}
+    digits = warp_digits(plan, shape, spread, inside)
     for axis in sorted(axes, key=lambda a: a in atom_size):
         size = atom_size.get(axis, 1)
-        warps = plan.axes[axis].warps if axis in spread else 1
+        warps = plan.axes[axis].warps // inside.get(axis, 1) if axis in spread else 1
         digits.append(LayoutDigit(REGISTER, shape[axis] // warps // size, axis, size))
-    inner = [
-        replace(d, axis=d.axis and names[d.axis]) for d in atom_layout.digits
-        if d.place is not WARP
-    ]  # fmt: skip
+    inner = [replace(d, axis=d.axis and names[d.axis]) for d in atom_layout.digits]
     registers = sum(d.place is REGISTER and d.extent > 1 for d in inner)
     return Tiled(make_layout(shape, [*digits, *inner]), registers)
 

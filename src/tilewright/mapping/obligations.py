@@ -16,7 +16,7 @@ from tilewright.poly.expr import Expr, Guard, less
 from tilewright.poly.prove import Kind, Obligation, Piece, Proved, Refuted, prove_exactly_once
 from tilewright.poly.sets import Dim, Parameter, World
 from tilewright.schedule.plan import Plan
-from tilewright.target.model import Target
+from tilewright.target.model import Scope, Target
 
 
 def tile_obligations(graph: Graph, plan: Plan, target: Target) -> tuple[Obligation, ...]:
@@ -95,6 +95,8 @@ def _layouts(graph: Graph, plan: Plan, target: Target) -> Iterator[Obligation]:
         lhs, rhs = graph.by_id[op.lhs].type.axes, graph.by_id[op.rhs].type.axes
         a, b = (lhs, rhs) if contract.lhs_is_a else (rhs, lhs)
         layouts = atom_layouts(plan, contract, atom, a, b, op.type.axes)
+        if atom.scope is Scope.WARPGROUP:
+            layouts = layouts[2:]  # operands in shared memory belong to no thread
         faults = [f for tiled in layouts if (f := tiled.layout.fault())]
         result = Refuted(faults[0]) if faults else Proved()
         yield Obligation(Kind.COVERAGE, atom.name, result, op.span, "layouts of the tiles")

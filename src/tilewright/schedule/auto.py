@@ -14,8 +14,8 @@ from math import prod
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
-from tilewright.schedule.policy import contiguous_axis
 from tilewright.target.model import Target
 
 BLOCK_ELEMENTS = 2048  # of a pointwise kernel's block: four vectors of f32 for each of 128 threads

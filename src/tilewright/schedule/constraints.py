@@ -42,12 +42,16 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Warp width and count, and the MMA atom; None leaves the choice to the policy."""
+    """Warp width and count, the MMA atom, pipeline slots; None leaves the choice to the policy.
+
+    `specialize` gives warps roles (a warpgroup that copies, others that multiply) or does not.
+    """
 
     threads_per_wave: int | None = None
     waves_per_block: tuple[int, ...] | None = None
     mma_type: str | None = None
     stages: int | None = None
+    specialize: bool | None = None
     span: Span | None = None
 
 

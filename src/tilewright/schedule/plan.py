@@ -87,12 +87,28 @@ class ContractPlan:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Warps with roles of their own: the last warpgroup copies, the others run the program.
+
+    `loop` is the loop whose operands are copied ahead, `product` its contraction; `consumers`
+    counts the other warpgroups. A role's threads have so many registers each.
+    """
+
+    loop: int
+    product: int
+    consumers: int
+    producer_registers: int
+    consumer_registers: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """The whole schedule of a kernel.
 
     `order` lists the axes from the one most often contiguous in memory to the least.
-    `grid` orders the tiles of the axes that have a block digit.
+    `grid` orders the tiles of the axes that have a block digit. `warps` are those that compute;
+    with `roles`, a warpgroup more copies.
     """
 
     axes: Mapping[str, AxisPlan]
@@ -104,3 +120,4 @@ class Plan:
     staging: Mapping[int, Staging]
     stages: int
     notes: tuple[str, ...] = ()
+    roles: Roles | None = None

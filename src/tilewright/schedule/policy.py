@@ -15,9 +15,13 @@ from tilewright.poly.expr import Expr
 from tilewright.schedule.atoms import plan_contracts
 from tilewright.schedule.blocks import refuse_block_reductions
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlan
 from tilewright.schedule.held import held_axes, held_values
+from tilewright.schedule.pipelined import plan_roles
 from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan, Staging
+from tilewright.schedule.roles import Shape
+from tilewright.schedule.tensors import Declared, declare
 from tilewright.target.model import Target
 
 UNPLACED_TILE = 32  # elements of an axis that nobody placed, per step of a contraction
@@ -44,15 +48,25 @@ def make_plan(
     multiples: Mapping[str, int] | None = None,
     arrange: Callable[[GridPlan], GridPlan] | None = None,
     staged: frozenset[str] = frozenset(),
+    declared: Declared | None = None,
 ) -> Plan:
     """Choose digits and places. `multiples` states what symbolic extents are multiples of.
 
     `arrange` orders the tiles; left to the policy, those of a contraction are visited in groups.
-    `staged` names tensors that go through shared memory in any case.
+    `staged` names tensors that go through shared memory in any case; `declared` has the tensors'
+    strides and alignments, which decide what the copy engine can move.
     """
     given = _sort(constraints, graph)
     _check_warp_size(given.hardware, target)
     refuse_block_reductions(graph, given.workgroups)
+    declared = declared or declare(graph, multiples=multiples)
+    tiles_given = {w.axis: w.tile for w in _by_dimension(given) if w.tile is not None}
+    shape = Shape(
+        tiles_given, {a: t.tile for a, t in given.tilings.items()}, shared_out=bool(given.waves)
+    )
+    with_roles = plan_roles(graph, shape, given.hardware, target, declared, arrange)
+    if isinstance(with_roles, Plan):
+        return with_roles
     contracts = plan_contracts(graph, given.hardware, target, _shares(given))
     order = contiguity_order(graph)
     grains = _grains(contracts, target)
@@ -92,8 +106,8 @@ def _grid(
     grouped: bool,
 ) -> GridPlan:
     """The order of the tiles: by block dimension, dimension 0 fastest, or as arranged."""
-    workgroups = sorted(given.workgroups.values(), key=lambda w: w.dim)
-    plain = GridPlan.plain({w.axis: axes[w.axis].blocks for w in workgroups if w.tile is not None})
+    blocks = {w.axis: axes[w.axis].blocks for w in _by_dimension(given) if w.tile is not None}
+    plain = GridPlan.plain(blocks)
     if arrange is not None:
         return arrange(plain)
     if grouped and len(plain.extents) > 1:
@@ -102,6 +116,10 @@ def _grid(
         if not count.is_const or count.const > RASTER_GROUP:
             return plain.swizzled(first, second, RASTER_GROUP)
     return plain
+
+
+def _by_dimension(given: _Given) -> list[Workgroup]:
+    return sorted(given.workgroups.values(), key=lambda w: w.dim)
 
 
 def _sort(constraints: Sequence[Constraint], graph: Graph) -> _Given:
@@ -144,26 +162,6 @@ def _check_warp_size(hardware: Hardware, target: Target) -> None:
             expected=f"threads_per_wave={target.warp_size}, or none",
             mend="leave threads_per_wave out to take the target's",
         )
-
-
-def contiguity_order(graph: Graph) -> tuple[str, ...]:
-    """Axes from the most often contiguous in memory to the least. Writes count double."""
-    writes = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
-    score = dict.fromkeys(graph.axes, 0)
-    for memory in graph.memories:
-        if memory.type.axes:
-            weight = (2 if memory.name in writes else 1) * len(memory.type.axes)
-            score[contiguous_axis(memory)] += weight
-    return tuple(sorted(score, key=lambda a: -score[a]))
-
-
-def contiguous_axis(memory: ops.Memory) -> str:
-    """The axis of stride 1; the last where none is known to be."""
-    if memory.strides is not None:
-        for axis, stride in zip(memory.type.axes, memory.strides, strict=True):
-            if stride == Expr.of(1):
-                return axis
-    return memory.type.axes[-1]
 
 
 def _grains(contracts: Mapping[int, ContractPlan], target: Target) -> dict[str, int]:

@@ -1,0 +1,204 @@
+"""Outputs through shared memory and the copy engine, one panel of a warpgroup after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.graph import ops
+from tilewright.kernel.async_ops import (
+    BulkCommit,
+    BulkStore,
+    BulkWait,
+    NamedBarrier,
+    ProxyFence,
+    TensorMap,
+)
+from tilewright.kernel.ops import If, MatrixShape, MemRef, Over, Shared, Store, Swizzle
+from tilewright.lower.builder import Builder, Fragment
+from tilewright.lower.dependencies import contract_layouts
+from tilewright.poly.expr import Expr, Guard, equal
+from tilewright.poly.layout import Place
+from tilewright.schedule.roles import bulk_problem, contiguous_position
+
+V = Expr.of
+ROW_BYTES = 128  # of a panel, at the most: the widest swizzle
+STRIP = 64  # rows of one warpgroup instruction
+SLOTS = 2  # a warpgroup fills one panel while the copy engine reads the other
+EXCHANGE = 1  # the named barrier of all warps that compute
+PANEL = 2  # the first named barrier of one warpgroup
+
+
+def swizzle_of(width: int, size: int) -> Swizzle | None:
+    """How the copy engine permutes rows of `width` elements of `size` bytes, in shared memory."""
+    bits = (width * size // 16).bit_length() - 1
+    return Swizzle(bits, (16 // size).bit_length() - 1, 3) if bits > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Panels:
+    """How a warpgroup's part of a tile is cut: `strips` of 64 rows, `count` panels in each.
+
+    A panel has `width` columns of the instruction; `across`: the tensor runs along its rows.
+    """
+
+    strips: int
+    count: int
+    width: int
+    across: bool
+    m: str
+    n: str
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The shape of a panel in shared memory."""
+        return (self.width, STRIP) if self.across else (STRIP, self.width)
+
+
+def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment) -> bool:
+    """Store a tile by the copy engine; False where it cannot, and nothing is emitted."""
+    panels = _panels(b, op, value)
+    if panels is None:
+        return False
+    tensor = b.tensors[op.memory]
+    order = _box_order(op.type.axes, panels)
+    extents = dict(zip(order[-2:], panels.rows, strict=True))
+    row_bytes = panels.rows[1] * tensor.dtype.bytes
+    box = TensorMap(
+        b.name(f"{op.memory}_box"), op.memory, tuple(extents.get(a, 1) for a in order),
+        row_bytes if row_bytes > 16 else 0, tuple(op.type.axes.index(a) for a in order), op.span,
+    )  # fmt: skip
+    b.maps.append(box)
+    buffer = _buffer(b, op, panels)
+    with (
+        b.unrolled("strip", panels.strips, op.span) as strip,
+        b.unrolled("panel", panels.count, op.span) as panel,
+    ):
+        _emit_panel(b, op, value, panels, box, buffer, (strip, panel))
+    return True
+
+
+def _box_order(axes: tuple[str, ...], panels: _Panels) -> tuple[str, ...]:
+    own = (panels.n, panels.m) if panels.across else (panels.m, panels.n)
+    return (*(a for a in axes if a not in own), *own)
+
+
+def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
+    """How the tile is cut, where it lies as an accumulator does and the engine can write it."""
+    roles = b.plan.roles
+    if roles is None or bulk_problem(b.tensors[op.memory], b.declared) is not None:
+        return None
+    product = b.graph.by_id[roles.product]
+    if not isinstance(product, ops.Contract) or set(product.type.axes) != set(op.type.axes):
+        return None
+    contract = b.plan.contracts[product.id]
+    m, n = contract.m or "", contract.n or ""
+    if set(value.layout.digits) != set(contract_layouts(b, product)[2].layout.digits):
+        return None
+    registers = {(d.axis, d.stride): d.extent for d in value.layout.at(Place.REGISTER)}
+    columns = registers.get((n, 8), 1) * 8
+    if registers.keys() - {(m, STRIP), (n, 8), (m, 8), (n, 1)}:
+        return None  # several instructions side by side
+    last = contiguous_position(b.tensors[op.memory])
+    along, size = op.type.axes[last or 0], op.type.dtype.bytes
+    if along not in (m, n) or (along == m and size != 2):
+        return None
+    most = STRIP if along == m else ROW_BYTES // size
+    width = next(w for w in (128, 64, 32, 16, 8) if w <= most and columns % w == 0)
+    if along == n and width * size < 16:
+        return None
+    return _Panels(registers.get((m, STRIP), 1), columns // width, width, along == m, m, n)
+
+
+def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
+    """Two panels for each warpgroup; outputs of one kind share them."""
+    roles = b.plan.roles
+    shape = (roles.consumers if roles else 1, SLOTS, *panels.rows)
+    for shared in b.shared:
+        if shared.name in b.panels and (shared.shape, shared.dtype) == (shape, op.type.dtype):
+            return shared
+    swizzle = swizzle_of(panels.rows[1], op.type.dtype.bytes)
+    made = b.buffer(f"{op.memory}_panels", op.type.dtype, shape, swizzle=swizzle, managed=True,
+                    span=op.span)  # fmt: skip
+    b.panels.add(made.name)
+    return made
+
+
+def _emit_panel(
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, box: TensorMap,
+    buffer: Shared, where: tuple[Expr, Expr],
+) -> None:  # fmt: skip
+    """Wait for the slot, fill it together, and let one thread start its copy."""
+    strip, panel = where
+    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    slot = (strip * panels.count + panel) % SLOTS
+    meet = NamedBarrier(V(b.role) + PANEL, 128)
+    if panels.strips * panels.count % SLOTS:  # the tile before ended on the same slot
+        first: Guard = (equal(strip, 0), equal(panel, 0))
+        b.emit(If((*first, *one), (BulkWait(0, read=True),)))
+    b.emit(If(one, (BulkWait(SLOTS - 1, read=True),)))
+    b.emit(meet)
+    b.emit(_store(b, op, value, panels, buffer, slot, where))
+    b.emit(ProxyFence())
+    b.emit(meet)
+    start = {a: b.base(a) for a in op.type.axes}
+    start[panels.m] = start[panels.m] + _group_start(b, value, panels.m) + strip * STRIP
+    start[panels.n] = start[panels.n] + _group_start(b, value, panels.n) + panel * panels.width
+    coordinates = tuple(start[op.type.axes[i]] for i in box.order)
+    corner = MemRef(buffer.name, (V(b.role), slot, V(0), V(0)))
+    copy = BulkStore((), box.name, coordinates, corner, op.span)
+    b.emit(If(one, (copy, BulkCommit())))
+
+
+def _group_start(b: Builder, value: Fragment, axis: str) -> Expr:
+    """Where the warpgroup's part of the tile begins."""
+    placed = b.place(value.layout)
+    total = V(0)
+    for digit, variable in zip(placed.layout.digits, placed.variables, strict=True):
+        if digit.place is Place.WARP and digit.axis == axis and str(variable) != b.role_warp:
+            total = total + variable * digit.stride
+    return total
+
+
+def _store(
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, buffer: Shared, slot: Expr,
+    where: tuple[Expr, Expr],
+) -> Store:  # fmt: skip
+    """A panel's registers to shared memory, by matrix stores where there are any."""
+    strip, panel = where
+    m, n = panels.m, panels.n
+    placed = b.place(value.layout)
+    known = {(d.axis, d.stride): v for d, v in
+             zip(placed.layout.digits, placed.variables, strict=True)
+             if d.place is not Place.REGISTER and v != V(b.role)}  # fmt: skip
+    lane_row, lane_column, warp = known[m, 1], known[n, 2], known[m, 16]
+    high, low, half = (b.register_digit(f"panel_{part}") for part in ("n", "n_low", "m"))
+    tiles = panels.width // 8
+    pairs = 2 if tiles % 2 == 0 else 1
+    column = high * pairs + low if pairs > 1 else high
+    registers = {
+        (m, STRIP): strip, (n, 8): panel * tiles + column, (m, 8): half, (n, 1): V(0),
+    }  # fmt: skip
+    source = value.ref([registers[d.axis or "", d.stride] for d in value.layout.at(Place.REGISTER)])
+    over: Over = tuple(
+        (str(d), e) for d, e in ((high, tiles // pairs), (low, pairs), (half, 2)) if e > 1
+    )
+    unit: dict[str, Expr | int | str] = {
+        str(d): 0 for d, e in ((high, tiles // pairs), (low, pairs)) if e == 1
+    }
+    at_m = warp * 16 + half * 8 + lane_row
+    at_n = (column * 8 + lane_column * 2).substitute(unit)
+    index = (at_n, at_m) if panels.across else (at_m, at_n)
+    matrix = None
+    if op.type.dtype.bytes == 2:
+        names = tuple(str(d) for d, e in ((low, pairs), (half, 2)) if e > 1)
+        form = next(
+            (r for r in b.target.matrix_stores
+             if r.tiles == 2 * pairs and r.transposed == panels.across), None,
+        )  # fmt: skip
+        if form is not None:
+            matrix = MatrixShape(form.name, str(lane_row), str(lane_column), names)
+    source = type(source)(source.name, tuple(e.substitute(unit) for e in source.index))
+    return Store(
+        over, MemRef(buffer.name, (V(b.role), slot, *index)), source, 2,
+        -2 if panels.across else -1, span=op.span, matrix=matrix,
+    )  # fmt: skip
