@@ -18,7 +18,8 @@ from tilewright.base.diagnostics import (
 )
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations.accesses import Access, accesses
-from tilewright.lower.obligations.asynchronous import unmodelled
+from tilewright.lower.obligations.async_proof import synchronisation
+from tilewright.lower.obligations.asynchronous import is_asynchronous, unmodelled
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
 from tilewright.lower.obligations.combining import combining
@@ -69,6 +70,38 @@ _ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
         "control flow on which all threads agree",
         "move the barrier out of the guard, or guard with block digits only",
     ),
+    Kind.PHASE: (
+        BarrierError,
+        "in each phase the arrivals and bytes that it takes, and waits for the phase they mean",
+        "count the threads that arrive, and the bytes of the boxes; let the parity follow the turns",
+    ),
+    Kind.RELEASE: (
+        RaceError,
+        "shared memory touched only before the copy or the instruction starts, or after the wait "
+        "that covers it",
+        "wait for the phase, the group or the barrier that orders the two",
+    ),
+    Kind.PROXY: (
+        RaceError,
+        "a ProxyFence in the writing threads, then a barrier, before other agents touch it",
+        "put a ProxyFence between the write and the barrier",
+    ),
+    Kind.FLIGHT: (
+        RaceError,
+        "a WarpgroupFence before the instruction, and its registers left alone until a "
+        "WarpgroupWait covers it",
+        "wait for the instruction first, or use other registers",
+    ),
+    Kind.DRAIN: (
+        RaceError,
+        "nothing under way that uses a block's shared memory when the block ends",
+        "wait for it before the end; in a cluster, let all blocks meet there",
+    ),
+    Kind.DEADLOCK: (
+        BarrierError,
+        "for each wait, threads that arrive",
+        "let as many threads arrive as wait for, in the same turns of their loops",
+    ),
     Kind.ELEMENT: (
         ElementError,
         "registers that hold the elements that they are stored as",
@@ -90,9 +123,12 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.REDUCTION, lambda program, _: scans(program)),
     (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),
     (Kind.UNWRITTEN, unwritten_reads),
+    (Kind.INDEX_WIDTH, index_widths),
+)
+# How threads without asynchronous machinery are ordered; with it, `synchronisation` says.
+_BARRIERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.RACE, races),
     (Kind.BARRIER, lambda program, _: barriers(program)),
-    (Kind.INDEX_WIDTH, index_widths),
 )
 
 
@@ -103,18 +139,22 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
     whether a load gets the elements that a store names (see `elements`). Raises `LegalityError`
     where a name in the kernel is not defined.
     """
-    if open_ones := tuple(unmodelled(kernel)):
-        return open_ones
+    open_ones = tuple(unmodelled(kernel))
+    closed = frozenset(Kind) - {o.kind for o in open_ones}
+    asynchronous = is_asynchronous(kernel)
+    provers = _PROVERS if asynchronous else (*_PROVERS, *_BARRIERS)
 
     def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:
         program = Program.of(some, target)
         found = accesses(program)
-        proofs = [o for kind, prover in _PROVERS if kind in kinds for o in prover(program, found)]
+        kinds &= closed
+        proofs = [o for kind, prover in provers if kind in kinds for o in prover(program, found)]
         if axes and Kind.ELEMENT in kinds:
             proofs += elements(program, axes)
         return tuple(proofs)
 
-    return settle(kernel, prove(kernel, frozenset(Kind)), prove)
+    ordered = synchronisation(kernel, target) if asynchronous else ()
+    return (*settle(kernel, prove(kernel, frozenset(Kind)), prove), *ordered, *open_ones)
 
 
 def report(obligations: Sequence[Obligation]) -> str:
