@@ -21,6 +21,8 @@ class Access:
     """One read or write of memory by a statement: `width` elements along `axis` per instance.
 
     Along the axes in `gathered` the index is data: any one inside, as the access is guarded.
+    An access by copy engine or matrix unit (`bulk`) is that of a whole box: each of its elements
+    is `steps` away from `ref`, in the variables `box`, and is accessed where `clip` holds.
     """
 
     site: Site
@@ -32,6 +34,10 @@ class Access:
     writes: bool
     asynchronous: bool = False
     gathered: tuple[tuple[int, Expr], ...] = ()  # axes and their extents
+    bulk: str = ""  # by what: how a reader calls it
+    box: tuple[Dim, ...] = ()
+    steps: tuple[Expr, ...] = ()
+    clip: Guard = ()
 
     @property
     def span(self) -> Span | None:
@@ -40,7 +46,9 @@ class Access:
     @property
     def label(self) -> str:
         verb = "store to" if self.writes else "load from"
-        if self.asynchronous:
+        if self.bulk:
+            verb = f"{self.bulk} to" if self.writes else f"{self.bulk} from"
+        elif self.asynchronous:
             verb = "asynchronous copy to" if self.writes else "asynchronous copy from"
         note = getattr(self.site.statement, "note", "")
         return f"{verb} {self.ref.name}" + (f" ({note})" if note else "")
@@ -58,13 +66,16 @@ class Access:
             index[axis] = index[axis] + VECTOR
         for axis, _ in self.gathered:
             index[axis] = index[axis] + f"{GATHERED}{axis}"
+        for axis, step in enumerate(self.steps):
+            index[axis] = index[axis] + step
         return tuple(index)
 
     @property
     def elements(self) -> tuple[Dim, ...]:
         """The variables of `index` that are no digits of the statement."""
         vector = () if self.width == 1 else (Dim.of(VECTOR, self.width),)
-        return (*vector, *(Dim(f"{GATHERED}{axis}", extent) for axis, extent in self.gathered))
+        gathered = (Dim(f"{GATHERED}{axis}", extent) for axis, extent in self.gathered)
+        return (*vector, *gathered, *self.box)
 
     def domain(self, program: Program, hardware: tuple[str, ...] = ("block", "thread")) -> Domain:
         return domain(program.kernel, self.site.frame, self.exprs, self.over, hardware)
@@ -73,7 +84,7 @@ class Access:
         where = self.domain(program, hardware)
         return Piece(
             (*where.dims, *self.elements),
-            (*where.guard, *self.guard),
+            (*where.guard, *self.guard, *self.clip),
             self.index,
             self.label,
             where.inexact,

@@ -9,16 +9,7 @@ from tilewright.kernel.ops import Kernel, walk
 from tilewright.poly.prove import Kind, Obligation, Unknown
 
 # Kinds for which no proof reads asynchronous statements yet.
-_OPEN = frozenset((
-    Kind.COVERAGE,
-    Kind.BOUNDS,
-    Kind.ALIGNMENT,
-    Kind.REDUCTION,
-    Kind.UNWRITTEN,
-    Kind.INDEX_WIDTH,
-    Kind.DECODE,
-    Kind.ELEMENT,
-))
+_OPEN = frozenset[Kind]()
 
 
 def is_asynchronous(kernel: Kernel) -> bool:

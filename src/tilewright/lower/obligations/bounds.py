@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
-from tilewright.kernel.ops import Load, MemRef, Shared, Tensor
+from tilewright.kernel.ops import Load, MemRef, Shared, Store, Tensor
 from tilewright.lower.obligations.accesses import Access, memory, shape_of
 from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Div, Expr, Mod, at_least, equal
@@ -36,7 +36,7 @@ def bounds(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
     """
     for access in found:
         buffer = memory(program, access.ref.name)
-        if buffer is None:
+        if buffer is None or (access.bulk and isinstance(buffer, Tensor)):
             continue
         piece = access.piece(program, hardware=())
         result = prove_bounds(program.world, piece, shape_of(buffer), access.ref.name)
@@ -77,9 +77,9 @@ def alignment(program: Program, found: Sequence[Access]) -> Iterator[Obligation]
 
 
 def _as_rows(access: Access) -> Access:
-    """A matrix load as the rows of eight elements that it reads, one for each lane's address."""
+    """A matrix load or store as the rows of eight elements, one for each lane's address."""
     statement = access.site.statement
-    if not isinstance(statement, Load) or statement.matrix is None:
+    if not isinstance(statement, Load | Store) or statement.matrix is None:
         return access
     last = access.ref.index[-1]
     along = {statement.matrix.row, statement.matrix.column} & last.variables()

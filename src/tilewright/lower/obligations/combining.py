@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Value
 from tilewright.lower.obligations.carrying import families, summing_loops
 from tilewright.lower.obligations.exchange import prove_exchange, routes
@@ -36,7 +37,7 @@ def combining(program: Program) -> Iterator[Obligation]:
         match site.statement:
             case Reduce(dst=dst) if site.statement.reduces:
                 groups.setdefault(dst.name, []).append(site)
-            case Mma(d=d) if site.statement.reduces:
+            case Mma(d=d) | WarpgroupMma(d=d) if site.statement.reduces:
                 groups.setdefault(d.name, []).append(site)
             case _:
                 pass
@@ -144,7 +145,7 @@ def _spans(fragment: str, op: str, lanes: int, masks: Sequence[int]) -> Result:
 def _partial_digits(program: Program, site: Site) -> dict[str, int]:
     """Thread digits over which the reduction's coordinates run, with their bits."""
     statement = site.statement
-    if not isinstance(statement, Reduce | Mma):
+    if not isinstance(statement, Reduce | Mma | WarpgroupMma):
         return {}
     used = frozenset[str]().union(*(r.coordinate.variables() for r in statement.reduces))
     found: dict[str, int] = {}

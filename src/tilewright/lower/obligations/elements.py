@@ -6,10 +6,10 @@ instructions, which name the coordinate of each term on the reduced axis; throug
 Where it meets a load or copy from a tensor with the same axis, the loaded coordinate has to be
 the named one, and the load's guard must not hide it.
 
-Covered are buffers that are filled in the same turn, rings (see `writers`), and lane steps by
-`lane_xor`. What comes from other lanes in another way, from data (gathers) or from a later turn
-ends the walk: there nothing is claimed. Of the ways from a store to one statement a few are
-followed.
+Covered are buffers that are filled in the same turn, rings (see `writers`), boxes that another
+role loads (see `bulk_turns`), and lane steps by `lane_xor`. What comes from other lanes in
+another way, from data (gathers) or from a later turn ends the walk: there nothing is claimed. Of
+the ways from a store to one statement a few are followed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, TileRef, WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -33,12 +34,22 @@ from tilewright.kernel.ops import (
     Value,
 )
 from tilewright.lower.obligations.accesses import VECTOR
+from tilewright.lower.obligations.bulk_boxes import (
+    DEPTH,
+    ROW,
+    box_of,
+    in_tensor,
+    inside,
+    tile_access,
+)
+from tilewright.lower.obligations.bulk_turns import apart, turns
 from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.lower.obligations.tracing import Wanted
-from tilewright.lower.obligations.writers import writers
-from tilewright.poly.expr import Expr, Guard, at_least, equal, less
-from tilewright.poly.layout import Layout, Place
+from tilewright.lower.obligations.writers import writers, writes_to
+from tilewright.poly.expr import Expr, Guard, equal, less
+from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
     Kind,
     Obligation,
@@ -51,24 +62,28 @@ from tilewright.poly.prove import (
     instance_text,
 )
 from tilewright.poly.sets import Dim, Point
-from tilewright.target.model import Scope, Source
+from tilewright.target.model import MmaAtom, Source
 
 Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
-WARP = "warp of the atom"
+GROUP = "warps of the atom"
 _MOST_WAYS = 2  # from one store, or one load of shared memory, to one statement
-Definition = Load | Assign | Reduce | Mma
+Definition = Load | Assign | Reduce | Mma | WarpgroupMma
 
 
 def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
     """One obligation for each store to a tensor with named axes that a load can be traced to."""
     for site in program.sites:
         store = site.statement
+        walk = _Walk(program, axes)
         if isinstance(store, Store) and store.dst.name in axes:
-            walk = _Walk(program, axes)
+            name = store.dst.name
             result = attempt(program.world, lambda w=walk, s=site, t=store: w.from_store(s, t))
-            if walk.loads or not isinstance(result, Proved):
-                name = store.dst.name
-                yield Obligation(Kind.ELEMENT, name, result, store.span, f"store to {name}")
+        elif isinstance(store, BulkStore) and (name := _target(program, store)) in axes:
+            result = attempt(program.world, lambda w=walk, s=site, t=store: w.from_box(s, t))
+        else:
+            continue
+        if walk.loads or not isinstance(result, Proved):
+            yield Obligation(Kind.ELEMENT, name, result, store.span, f"store to {name}")
 
 
 class _Walk:
@@ -79,6 +94,7 @@ class _Walk:
         self.steps = 0
         self.seen: dict[tuple[int, int], int] = {}
         self.through = 0  # the last load from shared memory on the way
+        self.roles = bool(program.kernel.phases)
 
     def from_store(self, site: Site, store: Store) -> Result:
         index = _vector(store.dst.index, store.axis, store.width)
@@ -90,8 +106,28 @@ class _Walk:
             ref, dict(zip(self.axes[store.dst.name], index, strict=True)), dims,
             (*where.guard, *store.guard), where.thread, site.frame, {}, not where.inexact,
         )  # fmt: skip
-        fault = self.register(wanted, store.src.name)
-        return fault or Proved(f"{self.loads} loads hold the elements that are stored")
+        return self.register(wanted, store.src.name) or self.traced()
+
+    def from_box(self, site: Site, store: BulkStore) -> Result:
+        """As `from_store`, of the elements of a box that lie in the tensor."""
+        found = box_of(self.program.kernel, store)
+        tensor = None if found is None else self.program.kernel.tensor(found[0].tensor)
+        if found is None or tensor is None:
+            return Unknown(f"the box does not follow the axes of {store.src.name}")
+        declared, box = found
+        exprs = (*store.coordinates, *store.src.index)
+        where = domain(self.program.kernel, site.frame, exprs, store.over, ("thread",))
+        at = in_tensor(declared, _sum(store.coordinates, box.position))
+        wanted = Wanted(
+            _sum(store.src.index, box.steps), dict(zip(self.axes[tensor.name], at, strict=True)),
+            {d.name: d for d in (*where.dims, *box.dims)},
+            (*where.guard, *inside(at, tensor.shape)), where.thread, site.frame, {},
+            not where.inexact,
+        )  # fmt: skip
+        return self.buffer(wanted, site, store.src.name) or self.traced()
+
+    def traced(self) -> Proved:
+        return Proved(f"{self.loads} loads hold the elements that are stored")
 
     def suffix(self) -> str:
         self.steps += 1
@@ -110,7 +146,13 @@ class _Walk:
         for site in reversed(self.program.sites):  # lane steps widen what is wanted
             statement = site.statement
             match statement:
-                case Load(dst=dst) | Assign(dst=dst) | Reduce(dst=dst) | Mma(d=dst):
+                case (
+                    Load(dst=dst)
+                    | Assign(dst=dst)
+                    | Reduce(dst=dst)
+                    | Mma(d=dst)
+                    | WarpgroupMma(d=dst)
+                ):
                     before = site.frame.path < wanted.frame.path
                     if dst.name == name and before and self.enter(site):
                         fault = self.definition(site, statement, wanted)
@@ -124,7 +166,7 @@ class _Walk:
         match statement:
             case Load():
                 return self.load(site, statement, wanted)
-            case Mma():
+            case Mma() | WarpgroupMma():
                 return self.matrix(site, statement, wanted)
             case Assign():
                 over, counted, inside = statement.over, {}, ()
@@ -147,59 +189,80 @@ class _Walk:
             fault = fault or self.register(there, ref.name)
         return fault
 
-    def matrix(self, site: Site, mma: Mma, wanted: Wanted) -> Result | None:
+    def matrix(self, site: Site, mma: Mma | WarpgroupMma, wanted: Wanted) -> Result | None:
         """From an element of d to the row of a and the row of b that made it."""
         atom = self.program.target.atom(mma.atom)
-        if atom is None or len(mma.reduces) != 1 or atom.scope is not Scope.WARP:
+        if atom is None or len(mma.reduces) != 1:
             return None
-        if Source.REGISTER not in (atom.a_source, atom.b_source):
-            return None
-        d = _Atom(atom.d, "d")
-        over = (*mma.over, *d.registers, *d.lanes, (WARP, self.program.kernel.warps))
+        d = Atom(atom.d, "d")
+        over = (*mma.over, *d.digits, (GROUP, self.program.kernel.warps))
         index = (*mma.d.index[:-1], mma.d.index[-1] + d.register)
         there = wanted.at(self.program, site, over, index, suffix=self.suffix())
         if there.thread is None:
             return None
-        size = self.program.kernel.warp_size
-        there = there.under(
-            equal(there.thread, (d.lane + size * Expr.of(WARP)).substitute(there.now))
-        )
-        for ref, part, axis in (
-            (mma.a, _Atom(atom.a, "a"), "m"), (mma.b, _Atom(atom.b, "b"), "n"),
-        ):  # fmt: skip
-            fault = self.operand(there, site, mma, ref, part, (d.position(axis), axis))
-            if fault is not None:
-                return fault
-        return None
+        there = there.under(equal(there.thread, self.thread(d).substitute(there.now)))
+        fault = None
+        for ref, layout, axis in ((mma.a, atom.a, "m"), (mma.b, atom.b, "n")):
+            row = (d.position(axis), axis)
+            if isinstance(ref, TileRef):
+                fault = fault or self.tile(there, site, mma, ref, atom, row)
+            elif Source.REGISTER is (atom.a_source if axis == "m" else atom.b_source):
+                fault = fault or self.operand(there, site, mma, ref, Atom(layout, axis), row)
+        return fault
+
+    def thread(self, part: Atom) -> Expr:
+        """The number of the thread that holds a part of an operand."""
+        group = Expr.of(GROUP) * part.layout.count(Place.WARP)
+        return part.lane + self.program.kernel.warp_size * (group + part.warp)
 
     def operand(
-        self, there: Wanted, site: Site, mma: Mma, ref: RegRef, part: _Atom, row: tuple[Expr, str]
-    ) -> Result | None:
-        """The elements of one operand: same warp, same row of the tile, any k."""
+        self, there: Wanted, site: Site, mma: Mma | WarpgroupMma, ref: RegRef, part: Atom,
+        row: tuple[Expr, str],
+    ) -> Result | None:  # fmt: skip
+        """The elements of one operand: same warps, same row of the tile, any k."""
         (reduced,) = mma.reduces
-        over = (*mma.over, *part.registers, *part.lanes)
+        over = (*mma.over, *part.digits, (GROUP, self.program.kernel.warps))
         exprs = (*ref.index, reduced.coordinate)
         one = replace(there, ref=()).at(
             self.program, site, over, (), exprs, same_thread=False, suffix=self.suffix()
         )
         if one.thread is None:
             return None
-        warp = Expr.of(WARP).substitute(there.now)
-        size = self.program.kernel.warp_size
         position, axis = row
         k = part.position("k").substitute(one.now)
         (coordinate,) = one.mapped((reduced.coordinate,))
         one = one.under(
-            equal(one.thread, part.lane.substitute(one.now) + size * warp),
+            equal(one.thread, self.thread(part).substitute(one.now)),
             equal(part.position(axis).substitute(one.now), position.substitute(there.now)),
             less(coordinate + k, reduced.extent),
             *(equal(Expr.of(n).substitute(one.now), Expr.of(n).substitute(there.now))
-              for n, _ in mma.over),
+              for n in (*(n for n, _ in mma.over), GROUP)),
         )  # fmt: skip
         *outer, last = one.mapped(ref.index)
         place = (*outer, last + part.register.substitute(one.now))
         tags = {**one.tags, reduced.axis: one.resolved(coordinate + k)}
         return self.register(replace(one, ref=place, tags=tags), ref.name)
+
+    def tile(
+        self, there: Wanted, site: Site, mma: Mma | WarpgroupMma, ref: TileRef, atom: MmaAtom,
+        row: tuple[Expr, str],
+    ) -> Result | None:  # fmt: skip
+        """The elements of an operand in shared memory: same row of the tile, any k."""
+        if not isinstance(mma, WarpgroupMma):
+            return None
+        (reduced,) = mma.reduces
+        position, axis = row
+        shape = (atom.m if axis == "m" else atom.n, atom.k)
+        read = tile_access(self.program.kernel, site, mma, ref, shape)
+        depth = DEPTH + self.suffix()
+        free = {**there.now, DEPTH: depth, ROW: position.substitute(there.now)}
+        one = replace(there, dims={**there.dims, depth: Dim.of(depth, atom.k)}, now=free)
+        (coordinate,) = one.mapped((reduced.coordinate + DEPTH,))
+        one = replace(one, ref=one.mapped(read.index), tags={**one.tags, reduced.axis: coordinate})
+        before, self.through = self.through, id(ref)
+        fault = self.buffer(one, site, ref.name)
+        self.through = before
+        return fault
 
     # ------------------------------------------------------------ memory
 
@@ -223,37 +286,108 @@ class _Walk:
 
     def buffer(self, wanted: Wanted, read: Site, name: str) -> Result | None:
         """What each write of the buffer that may be the last one has put there."""
-        for write in writers(self.program.sites, read, name):
-            statement = write.site.statement
-            if not isinstance(statement, Store | AsyncCopy) or not self.enter(write.site):
+        writes = [s for s in self.program.sites if writes_to(s, name)]
+        others = [s for s in writes if self.roles and apart(self.program, read, s)]
+        if others and len(others) < len(writes):
+            return Unknown(f"{name} is filled by the role that reads it and by another one")
+        for site in others:
+            link = turns(self.program, read, site)
+            if isinstance(link, str):
+                return Unknown(f"the turns of the roles do not correspond: {link}")
+            index, exprs, over = self.written(site)
+            if not index or not self.enter(site):
                 continue
-            own = isinstance(statement, Store)
-            axis = statement.axis if own else statement.dst_axis
-            index = _vector(statement.dst.index, axis, statement.width)
-            exprs = (*statement.src.index, *(c.expr for c in statement.guard))
+            for there in wanted.across(
+                self.program, site, over, index, exprs, link, suffix=self.suffix()
+            ):
+                if (fault := self.source(there, site)) is not None:
+                    return fault
+        if others:
+            return None
+        for write in writers(self.program.sites, read, name):
+            index, exprs, over = self.written(write.site)
+            if not index or not self.enter(write.site):
+                continue
             there = wanted.at(
-                self.program, write.site, (*statement.over, (VECTOR, statement.width)), index,
-                exprs, turn=write.turn, same_thread=False, suffix=self.suffix(),
-            )  # fmt: skip
+                self.program,
+                write.site,
+                over,
+                index,
+                exprs,
+                turn=write.turn,
+                same_thread=False,
+                suffix=self.suffix(),
+            )
             there = there.under(*write.last(wanted.now, there.now))
-            guard = tuple(c.substitute(there.now) for c in statement.guard)
-            if isinstance(statement, Store):
-                ref = there.mapped(_vector(statement.src.index, -1, statement.width))
-                there = replace(there, ref=ref).under(*guard)
-                fault = self.register(there, statement.src.name)
-            elif statement.src.name in self.axes:
-                source = _vector(statement.src.index, statement.src_axis, statement.width)
-                fault = self.reached(there, statement.src.name, there.mapped(source), guard)
-            else:
-                fault = None
-            if fault is not None:
+            if (fault := self.source(there, write.site)) is not None:
                 return fault
         return None
 
+    def written(self, site: Site) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Over]:
+        """The elements that a write fills, what else it uses, and its digits; empty: not plain."""
+        match site.statement:
+            case Store() | AsyncCopy() as s:
+                axis = s.axis if isinstance(s, Store) else s.dst_axis
+                exprs = (*s.src.index, *(c.expr for c in s.guard))
+                return _vector(s.dst.index, axis, s.width), exprs, (*s.over, (VECTOR, s.width))
+            case BulkLoad() as s if found := box_of(self.program.kernel, s):
+                _, box = found
+                digits = tuple((d.name, d.extent.const) for d in box.dims)
+                return _sum(s.dst.index, box.steps), s.coordinates, (*s.over, *digits)
+            case _:
+                return (), (), ()
+
+    def source(self, there: Wanted, site: Site) -> Result | None:
+        """What a write put into the elements wanted: `there` is at its points."""
+        match site.statement:
+            case Store() as s:
+                guard = tuple(c.substitute(there.now) for c in s.guard)
+                ref = there.mapped(_vector(s.src.index, -1, s.width))
+                return self.register(replace(there, ref=ref).under(*guard), s.src.name)
+            case AsyncCopy() as s if s.src.name in self.axes:
+                guard = tuple(c.substitute(there.now) for c in s.guard)
+                index = there.mapped(_vector(s.src.index, s.src_axis, s.width))
+                return self.reached(there, s.src.name, index, guard)
+            case BulkLoad() as s if found := box_of(self.program.kernel, s):
+                declared, box = found
+                at = in_tensor(declared, _sum(s.coordinates, box.position))
+                if declared.tensor in self.axes:
+                    return self.boxed(there, declared.tensor, there.mapped(at))
+            case _:
+                pass
+        return None
+
+    def boxed(self, wanted: Wanted, name: str, index: tuple[Expr, ...]) -> Result | None:
+        """As `reached`, of a box: what lies outside the tensor is zero, and counts nothing."""
+        tensor = self.program.kernel.tensor(name)
+        shape = () if tensor is None else tensor.shape
+        within = inside(index, shape)
+        fault = self.reached(wanted, name, index, (), within)
+        named = [wanted.tags.get(axis) for axis in self.axes[name]]
+        if fault is not None or list(index) == named:
+            return fault
+        known = [(e, n) for e, n in zip(named, shape, strict=True) if e is not None]
+        needed = inside([e for e, _ in known], [n for _, n in known])
+        for c in within:
+            point = wanted.find(self.program, *needed, less(c.expr, 0))
+            if point is not None:
+                values = point.bindings()
+                element = tuple(e.evaluate(values) for e in index)
+                place = ", ".join(map(str, element))
+                pairs = zip(self.axes[name], named, strict=True)
+                wants = ", ".join(f"{axis} = {e.evaluate(values)}" for axis, e in pairs if e)
+                text = f"zeros for {name}[{place}], which is outside, where {wants} is wanted"
+                return _fault(wanted, text, element, point)
+        return None
+
     def reached(
-        self, wanted: Wanted, name: str, index: tuple[Expr, ...], guard: Guard
-    ) -> Result | None:
-        """The tensor's element at `index`, or a fill where the guard fails, is the one wanted."""
+        self, wanted: Wanted, name: str, index: tuple[Expr, ...], guard: Guard,
+        clip: Guard = (),
+    ) -> Result | None:  # fmt: skip
+        """The tensor's element at `index`, or a fill where the guard fails, is the one wanted.
+
+        Only what lies where `clip` holds is looked at.
+        """
         pairs = [
             (axis, loaded, wanted.tags[axis])
             for axis, loaded in zip(self.axes[name], index, strict=True)
@@ -264,8 +398,8 @@ class _Walk:
         self.loads += 1
         for axis, loaded, named in pairs:
             both = () if loaded == named else (less(loaded, named), less(named, loaded))
-            for apart in both:
-                point = wanted.find(self.program, *guard, apart)
+            for differs in both:
+                point = wanted.find(self.program, *guard, *clip, differs)
                 if point is not None:
                     values = point.bindings()
                     one, two = loaded.evaluate(values), named.evaluate(values)
@@ -273,19 +407,25 @@ class _Walk:
                     return _fault(wanted, text, (one, two), point)
         tensor = self.program.kernel.tensor(name)
         shape = tensor.shape if tensor is not None else ()
-        inside = [
-            c for i, n in zip(index, shape, strict=True) for c in (at_least(i, 0), less(i, n))
-        ]
-        inside += [equal(loaded, named) for _, loaded, named in pairs]
+        right = (*inside(index, shape), *(equal(loaded, named) for _, loaded, named in pairs))
         for c in guard:
             for fails in (less(c.expr, 0), *((less(0, c.expr),) if c.equality else ())):
-                point = wanted.find(self.program, *inside, fails)
+                point = wanted.find(self.program, *right, fails)
                 if point is not None:
                     element = tuple(e.evaluate(point.bindings()) for e in index)
                     place = ", ".join(map(str, element))
                     text = f"a fill takes the place of {name}[{place}]"
                     return _fault(wanted, text, element, point)
         return None
+
+
+def _target(program: Program, store: BulkStore) -> str:
+    declared = program.kernel.tensor_map(store.map)
+    return "" if declared is None else declared.tensor
+
+
+def _sum(one: Sequence[Expr], two: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(a + b for a, b in zip(one, two, strict=True))
 
 
 def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
@@ -337,32 +477,3 @@ def _either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wante
         equal(there.resolved(wanted.thread), rest + Expr.of(one) * mask),
         equal(thread, rest + Expr.of(two) * mask),
     )
-
-
-class _Atom:
-    """A variable for each digit of an operand's layout in an atom."""
-
-    def __init__(self, layout: Layout, name: str) -> None:
-        self.layout = layout
-        self.registers = self._digits(Place.REGISTER, f"{name} register ")
-        self.lanes = self._digits(Place.LANE, f"{name} lane ")
-        self.register = _number(self.registers)
-        self.lane = _number(self.lanes)
-
-    def _digits(self, place: Place, name: str) -> Over:
-        return tuple((f"{name}{i}", d.extent) for i, d in enumerate(self.layout.at(place)))
-
-    def position(self, axis: str) -> Expr:
-        total = Expr.of(0)
-        for place, digits in ((Place.REGISTER, self.registers), (Place.LANE, self.lanes)):
-            for digit, (name, _) in zip(self.layout.at(place), digits, strict=True):
-                if digit.axis == axis:
-                    total = total + Expr.of(name) * digit.stride
-        return total
-
-
-def _number(digits: Over) -> Expr:
-    total = Expr.of(0)
-    for name, extent in digits:
-        total = total * extent + name
-    return total

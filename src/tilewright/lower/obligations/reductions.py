@@ -3,6 +3,7 @@
 A `ReducedAxis` says which coordinate of its axis a `Reduce` or `Mma` counts. All statements that
 accumulate one axis into one fragment are taken together. For each context (block, thread, outer
 loops) and each accumulator element that was set, the coordinates must hit [0, extent) once each.
+Warpgroup instructions that start their sum by a guard are left to `bulk_sums`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import (
     Assign,
     Load,
@@ -18,6 +20,7 @@ from tilewright.kernel.ops import (
     Over,
     Reduce,
     ReducedAxis,
+    RegRef,
     Statement,
 )
 from tilewright.lower.obligations.carrying import (
@@ -58,42 +61,48 @@ class Term:
     """One statement that counts terms of one axis."""
 
     site: Site
-    statement: Reduce | Mma
+    statement: Reduce | Mma | WarpgroupMma
     reduced: ReducedAxis
 
     @property
+    def _target(self) -> RegRef:
+        statement = self.statement
+        return statement.dst if isinstance(statement, Reduce) else statement.d
+
+    @property
     def fragment(self) -> str:
-        return self.statement.d.name if isinstance(self.statement, Mma) else self.statement.dst.name
+        return self._target.name
 
     @property
     def accumulator(self) -> tuple[Expr, ...]:
-        statement = self.statement
-        return statement.d.index if isinstance(statement, Mma) else statement.dst.index
+        return self._target.index
 
     @property
     def over(self) -> Over:
         statement = self.statement
-        return statement.over + (() if isinstance(statement, Mma) else statement.along)
+        return statement.over + (statement.along if isinstance(statement, Reduce) else ())
+
+    @property
+    def accumulate(self) -> Guard:
+        """Where a term is added to the sum; elsewhere it begins the sum."""
+        return self.statement.accumulate if isinstance(self.statement, WarpgroupMma) else ()
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        return (*self.accumulator, self.reduced.coordinate)
+        guard = (c.expr for c in self.accumulate)
+        return (*self.accumulator, self.reduced.coordinate, *guard)
 
     def atom(self, program: Program) -> MmaAtom | None:
-        name = self.statement.atom if isinstance(self.statement, Mma) else ""
+        name = "" if isinstance(self.statement, Reduce) else self.statement.atom
         return program.target.atom(name)
 
 
 def reductions(program: Program) -> Iterator[Obligation]:
     """One obligation for each accumulator and axis."""
-    groups: dict[tuple[str, str], list[Term]] = {}
-    for site in program.sites:
-        if isinstance(site.statement, Reduce | Mma):
-            for reduced in site.statement.reduces:
-                term = Term(site, site.statement, reduced)
-                groups.setdefault((term.fragment, reduced.axis), []).append(term)
     classes = families(program)
-    for (fragment, axis), terms in groups.items():
+    for (fragment, axis), terms in grouped(program).items():
+        if any(t.accumulate for t in terms):
+            continue
         family = classes.get(fragment, frozenset((fragment,)))
         result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f, classes))
         if isinstance(result, Proved):
@@ -101,6 +110,17 @@ def reductions(program: Program) -> Iterator[Obligation]:
             result = next((r for r in past if not isinstance(r, Proved)), result)
         span = span_of(terms[0].statement)
         yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "reduction")
+
+
+def grouped(program: Program) -> dict[tuple[str, str], list[Term]]:
+    """The statements that count terms, by fragment and axis, in program order."""
+    groups: dict[tuple[str, str], list[Term]] = {}
+    for site in program.sites:
+        if isinstance(site.statement, Reduce | Mma | WarpgroupMma):
+            for reduced in site.statement.reduces:
+                term = Term(site, site.statement, reduced)
+                groups.setdefault((term.fragment, reduced.axis), []).append(term)
+    return groups
 
 
 def _past(program: Program, term: Term) -> Result:
@@ -139,17 +159,10 @@ def _complete(
     summing = [
         counting_loops(program, t.site, t.reduced.coordinate, family, classes) for t in terms
     ]
-    places = [_place(program, t) for t in terms]
-    counted = frozenset[str]().union(
-        *(_counted(t, loops) for t, loops in zip(terms, summing, strict=True))
-    )
-    context = {d.name: d for place in places for d in place.dims if d.name not in counted}
-    pieces = [_piece(t, p, context) for t, p in zip(terms, places, strict=True)]
-    once = prove_at_most_once(program.world, pieces, axis)
-    if isinstance(once, Refuted):
-        *where, k = once.witness.element
-        place = _element(fragment, where[len(context) :])
-        return replace(once, message=f"{axis} = {k} is counted more than once into {place}")
+    places = [place_of(program, t) for t in terms]
+    context = shared_context(terms, places, summing)
+    pieces = [piece_of(t, p, context) for t, p in zip(terms, places, strict=True)]
+    once = counted_once(program, pieces, terms[0], context)
     if not isinstance(once, Proved):
         return once
     own = [s for s in resets if _target(s.statement) == fragment]
@@ -157,14 +170,37 @@ def _complete(
     required = [
         _required(program, s, terms[0], context, extent, guard) for s in own for guard in guards
     ]
-    return _missing(program, pieces, required, context, terms[0])
+    return missing_terms(program, pieces, required, context, terms[0])
+
+
+def shared_context(
+    terms: Sequence[Term], places: Sequence[Domain], summing: Sequence[Sequence[Loop]]
+) -> dict[str, Dim]:
+    """The dims that tell one sum from another, where `summing` are the loops of one sum."""
+    counted = frozenset[str]().union(
+        *(_counted(t, loops) for t, loops in zip(terms, summing, strict=True))
+    )
+    return {d.name: d for place in places for d in place.dims if d.name not in counted}
+
+
+def counted_once(
+    program: Program, pieces: Sequence[Piece], term: Term, context: Mapping[str, Dim]
+) -> Result:
+    """No coordinate is counted twice into one element of one sum."""
+    axis = term.reduced.axis
+    once = prove_at_most_once(program.world, pieces, axis)
+    if isinstance(once, Refuted):
+        *where, k = once.witness.element
+        place = element_text(term.fragment, where[len(context) :])
+        return replace(once, message=f"{axis} = {k} is counted more than once into {place}")
+    return once
 
 
 def _target(statement: Statement) -> str:
     return statement.dst.name if isinstance(statement, Assign | Load) else ""
 
 
-def _place(program: Program, term: Term) -> Domain:
+def place_of(program: Program, term: Term) -> Domain:
     """The points of a term, with the registers of the accumulator and the atom's own k."""
     where = domain(program.kernel, term.site.frame, term.exprs, term.over, hardware=())
     atom = term.atom(program)
@@ -181,10 +217,10 @@ def _counted(term: Term, loops: Sequence[Loop]) -> frozenset[str]:
     return (own | {INNER, RUN} | {loop.var for loop in loops}) - outer
 
 
-def _piece(term: Term, place: Domain, context: Mapping[str, Dim]) -> Piece:
+def piece_of(term: Term, place: Domain, context: Mapping[str, Dim]) -> Piece:
     """(context.., accumulator element.., coordinate) for each counted term."""
     index, coordinate = term.accumulator, term.reduced.coordinate
-    if isinstance(term.statement, Mma):
+    if not isinstance(term.statement, Reduce):
         index = (*index[:-1], index[-1] + RUN)
         coordinate = coordinate + INNER
     present = {d.name for d in place.dims}
@@ -214,7 +250,7 @@ def _reader_guards(
     partial = {id(x) for loops in summing for x in loops}
     found: list[Guard] = []
     for site in program.sites:
-        if terms[0].fragment in _values_read(site.statement, program) and not any(
+        if terms[0].fragment in values_read(site.statement, program) and not any(
             id(x) in partial for x in site.frame.loops
         ):
             guard = tuple(c for c in site.frame.guard if c.expr.variables() <= known)
@@ -222,11 +258,13 @@ def _reader_guards(
     return list(dict.fromkeys(found)) if found and () not in found else [()]
 
 
-def _values_read(statement: Statement, program: Program) -> frozenset[str]:
+def values_read(statement: Statement, program: Program) -> frozenset[str]:
     """Fragments that a statement reads, but for the accumulator that it goes on with."""
     match statement:
         case Mma(a=a, b=b):
             return frozenset((a.name, b.name))
+        case WarpgroupMma(a=a):
+            return frozenset((a.name,) if isinstance(a, RegRef) else ())
         case Reduce(value=value):
             return frozenset(r.name for r in registers_read(value))
         case _:
@@ -263,7 +301,7 @@ def _required(
     return Piece((*dims, term_dim), (*where.guard, *guard, *inside), whole, inexact=where.inexact)
 
 
-def _missing(
+def missing_terms(
     program: Program,
     pieces: Sequence[Piece],
     required: Sequence[Piece],
@@ -290,7 +328,7 @@ def _missing(
             return Assumed(f"the conditions under which {axis} is reduced hold")
         values = [v for _, v in point.values]
         here = dict(zip(context, values, strict=False))
-        place = _element(fragment, values[len(context) : -1])
+        place = element_text(fragment, values[len(context) : -1])
         low, high = rest.at(point).spread()[-1]
         terms = f"{axis} = {low} to {high}" if high > low else f"{axis} = {low}"
         witness = Witness(tuple(values), point.symbols, (tuple(here.items()),))
@@ -310,5 +348,5 @@ def _all_terms(piece: Piece, extent: Expr) -> Piece:
     )
 
 
-def _element(fragment: str, index: Sequence[int]) -> str:
+def element_text(fragment: str, index: Sequence[int]) -> str:
     return f"{fragment}[{', '.join(str(v) for v in index)}]"

@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from tilewright.base.spans import Span
+from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -103,6 +104,14 @@ def uses(statement: Statement, target: Target) -> tuple[Use, ...]:
                 Use(ref, size, over, False) for ref, size in zip((a, b, d), sizes, strict=True)
             )
             return (*reads, Use(d, sizes[2], over, True))
+        case WarpgroupMma(over=over, a=a, d=d):
+            atom = target.atom(statement.atom)
+            if atom is None:
+                return ()
+            size = atom.d.count(Place.REGISTER)
+            own = (a,) if isinstance(a, RegRef) else ()
+            reads = tuple(Use(r, atom.a.count(Place.REGISTER), over, False) for r in own)
+            return (*reads, Use(d, size, over, False), Use(d, size, over, True))
         case When(condition=condition):
             return tuple(Use(r, 1, (), False) for r in registers_read(condition))
         case _:
@@ -241,6 +250,8 @@ class _Walker:
             if use.writes:
                 state.assigned.update((use.ref.name, e) for e, _ in elements)
                 continue
+            if _starts_itself(statement, use):
+                continue
             self.read.add(use.ref.name)
             for element, digits in elements:
                 if (use.ref.name, element) not in state.assigned:
@@ -249,6 +260,13 @@ class _Walker:
 
     def blame(self, use: Use, result: Result, statement: Statement) -> None:
         self.faults.setdefault(use.ref.name, (result, span_of(statement)))
+
+
+def _starts_itself(statement: Statement, use: Use) -> bool:
+    """Whether a guard says where d is read: that it is set before is then proved with the sums."""
+    if not isinstance(statement, WarpgroupMma):
+        return False
+    return bool(statement.accumulate) and use.ref is statement.d
 
 
 def _unassigned(use: Use, element: tuple[int, ...], values: Mapping[str, int]) -> Refuted:

@@ -22,6 +22,10 @@ from tilewright.lower.obligations.async_proof import synchronisation
 from tilewright.lower.obligations.asynchronous import is_asynchronous, unmodelled
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
+from tilewright.lower.obligations.bulk_bounds import boxes_meet, bulk_alignment, left_out
+from tilewright.lower.obligations.bulk_boxes import bulk_accesses
+from tilewright.lower.obligations.bulk_sums import warpgroup_starts, warpgroup_sums
+from tilewright.lower.obligations.bulk_unwritten import loaded_before_read
 from tilewright.lower.obligations.combining import combining
 from tilewright.lower.obligations.coverage import coverage
 from tilewright.lower.obligations.decodes import decodes
@@ -116,13 +120,19 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.DECODE, lambda program, _: decodes(program)),
     (Kind.COVERAGE, coverage),
     (Kind.BOUNDS, bounds),
+    (Kind.BOUNDS, boxes_meet),
     (Kind.BOUNDS, lambda program, _: register_bounds(program)),
     (Kind.ALIGNMENT, alignment),
+    (Kind.ALIGNMENT, bulk_alignment),
     (Kind.REDUCTION, lambda program, _: reductions(program)),
+    (Kind.REDUCTION, lambda program, _: warpgroup_sums(program)),
     (Kind.REDUCTION, lambda program, _: combining(program)),
     (Kind.REDUCTION, lambda program, _: scans(program)),
     (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),
+    (Kind.UNWRITTEN, lambda program, _: warpgroup_starts(program)),
     (Kind.UNWRITTEN, unwritten_reads),
+    (Kind.UNWRITTEN, loaded_before_read),
+    (Kind.UNWRITTEN, lambda program, _: left_out(program)),
     (Kind.INDEX_WIDTH, index_widths),
 )
 # How threads without asynchronous machinery are ordered; with it, `synchronisation` says.
@@ -146,7 +156,7 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
 
     def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:
         program = Program.of(some, target)
-        found = accesses(program)
+        found = (*accesses(program), *bulk_accesses(program))
         kinds &= closed
         proofs = [o for kind, prover in provers if kind in kinds for o in prover(program, found)]
         if axes and Kind.ELEMENT in kinds:

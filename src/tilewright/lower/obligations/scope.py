@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.base.diagnostics import AtomError
+from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Body, Decode, If, Kernel, Loop, Mma, Statement, When, walk
 from tilewright.poly.expr import Guard
 from tilewright.poly.sets import Parameter, World
@@ -59,7 +60,7 @@ class Program:
     @staticmethod
     def of(kernel: Kernel, target: Target) -> Program:
         for statement in walk(kernel.body):
-            if isinstance(statement, Mma) and target.atom(statement.atom) is None:
+            if isinstance(statement, Mma | WarpgroupMma) and target.atom(statement.atom) is None:
                 raise AtomError(
                     f"{target.name} has no atom {statement.atom}",
                     span=statement.span,

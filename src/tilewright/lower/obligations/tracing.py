@@ -7,10 +7,11 @@ ones by an equation for each coordinate of the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.kernel.ops import Loop, Over
+from tilewright.lower.obligations.bulk_turns import Turns
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
@@ -92,6 +93,39 @@ class Wanted:
             self.ref, self.tags, dims, tuple(rows), thread, frame, now,
             self.exact and not where.inexact, self.gone,
         ).solved()  # fmt: skip
+
+    def across(
+        self, program: Program, site: Site, over: Over, ref: Sequence[Expr],
+        exprs: Sequence[Expr], link: Turns, *, suffix: str,
+    ) -> Iterator[Wanted]:  # fmt: skip
+        """As `at`, in another role: in the turn that `link` says, by any thread there.
+
+        One for each way in which this block gets what the cluster's blocks write.
+        """
+        frame = site.frame
+        names = (n for n, own in link.names.items() if own in self.now or own in self.dims)
+        wide = (*ref, *exprs, *(Expr.of(n) for n in names))
+        where = domain(program.kernel, frame, wide, over, ())
+        now: dict[str, Expr | int | str] = {}
+        dims = dict(self.dims)
+        for d in where.dims:
+            own = link.names.get(d.name)
+            now[d.name] = d.name + suffix if own is None else self.now.get(own, own)
+        for d in where.dims:
+            name = str(now[d.name])
+            if link.names.get(d.name) in (None, name):
+                dims.setdefault(name, Dim(name, d.extent.substitute(now)))
+        rows = [*self.guard, *(c.substitute(now) for c in where.guard)]
+        rows += [equal(a.substitute(now), b) for a, b in zip(ref, self.ref, strict=True)]
+        ranks = [Dim(n, e) for _, d in frame.decodes for n, e in d.digits if n in link.peers]
+        for copy in link.copies:
+            used = {n for c in copy for n in c.expr.variables()}
+            mine = {d.name: d for d in ranks if d.name in used and d.name not in self.now}
+            guard = (*rows, *(c.substitute(self.now) for c in copy))
+            yield Wanted(
+                self.ref, self.tags, {**mine, **dims}, guard, None, frame, now,
+                self.exact and not where.inexact, self.gone,
+            ).solved()  # fmt: skip
 
     def solved(self) -> Wanted:
         """Without the dims that an equation gives in others; their ranges become guards."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
+from tilewright.lower.obligations.bulk_unwritten import loaded_by_others
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Frame, Program
 from tilewright.poly.expr import Constraint, Expr, at_least, less
@@ -35,7 +36,10 @@ _NEAREST = 8  # writes that are tried first: all of them, in most kernels
 
 
 def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
-    """One obligation for each read of a shared buffer or of an output."""
+    """One obligation for each read of a shared buffer or of an output.
+
+    What another role has to load first is left to `bulk_unwritten`.
+    """
     outputs = {t.name for t in program.kernel.tensors if t.mode is Mode.OUT}
     shared = {b.name for b in program.kernel.shared}
     names = dict.fromkeys(a.ref.name for a in found if a.ref.name in outputs | shared)
@@ -43,7 +47,7 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
         own = [a for a in found if a.ref.name == name]
         writes = [_Write(a, points(program, a, ())) for a in own if a.writes]
         over = _overwriting(program, name, found)
-        for read in (a for a in own if not a.writes):
+        for read in (a for a in own if not a.writes and not loaded_by_others(program, own, a)):
             result = attempt(
                 program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o)
             )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -146,6 +147,8 @@ class _Walker:
                 for ref in (a, b, d):
                     bits |= state.get(ref.name, 0)
                 state[d.name] = bits
+            case WarpgroupMma(d=d):
+                state[d.name] = _mask(self.kernel.threads)
             case Store(src=src):
                 found = self.stored.get(id(statement), 0)
                 self.stored[id(statement)] = found | state.get(src.name, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.kernel.async_ops import BulkLoad
 from tilewright.kernel.ops import AsyncCopy, Loop, Store
 from tilewright.lower.obligations.scope import Site
 from tilewright.lower.obligations.tracing import Names
@@ -44,7 +45,7 @@ class Write:
 
 def writers(sites: Sequence[Site], read: Site, name: str) -> Iterator[Write]:
     """The writes that a read of the buffer may find; none where that is not plain."""
-    found = [s for s in sites if _writes(s, name)]
+    found = [s for s in sites if writes_to(s, name)]
     loops = read.frame.loops
     slots = [slot for s in found if (slot := _slot(s)) is not None]
     apart = len(found) == 1 or (
@@ -81,13 +82,15 @@ def _in_turn(write: Site, read: Site) -> bool:
     )
 
 
-def _writes(site: Site, name: str) -> bool:
-    return isinstance(site.statement, Store | AsyncCopy) and site.statement.dst.name == name
+def writes_to(site: Site, name: str) -> bool:
+    statement = site.statement
+    return isinstance(statement, Store | AsyncCopy | BulkLoad) and statement.dst.name == name
 
 
 def _slot(site: Site) -> Expr | None:
     statement = site.statement
-    return statement.dst.index[0] if isinstance(statement, Store | AsyncCopy) else None
+    written = isinstance(statement, Store | AsyncCopy | BulkLoad)
+    return statement.dst.index[0] if written else None
 
 
 def _ring(site: Site, loop: Loop) -> tuple[Loop, int, int] | None:

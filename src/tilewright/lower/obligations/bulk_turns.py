@@ -1,0 +1,113 @@
+"""Turns of two roles: which load of a producer a consumer's read belongs to.
+
+Producer and consumer go through loops of their own. Where these correspond one to one, each with
+the same number of turns, the n-th time that one role comes by is the n-th time of the other, and
+both are the same turn: the loops' counters are equal, and so are all digits decoded from them.
+That the consumer waits for the load of that turn is the business of the proofs of phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.kernel.async_ops import BulkLoad
+from tilewright.kernel.ops import Decode, Kernel, Loop
+from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
+from tilewright.poly.expr import Expr, Guard, equal
+from tilewright.poly.lemmas import radix
+from tilewright.poly.sets import Dim
+
+Names = Mapping[str, Expr | int | str]
+WRITER = "'"  # of names that are the writing thread's own
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """`names` are loop counters and digits of the writer with the reader's of the same value.
+
+    `peers` are the digits of the writing block's rank in its cluster, where one block of the
+    cluster writes for others; `copies` are the guards, one of which the reader's block fulfils.
+    """
+
+    names: Mapping[str, str]
+    peers: tuple[str, ...] = ()
+    copies: tuple[Guard, ...] = ((),)
+
+
+def apart(program: Program, one: Site, two: Site) -> bool:
+    """Whether no thread comes to both statements: the guards around them exclude each other."""
+    shared = [d for _, d in one.frame.decodes if any(d is e for _, e in two.frame.decodes)]
+    dims = {n: Dim(n, e) for d in shared if str(d.source) in BUILTINS for n, e in d.digits}
+    dims = {n: d for n, d in dims.items() if d.extent.is_const}
+    both = (*one.frame.guard, *two.frame.guard)
+    guard = tuple(c for c in both if c.expr.variables() <= dims.keys())
+    used = {n for c in guard for n in c.expr.variables()}
+    return program.world.is_empty([d for n, d in dims.items() if n in used], guard)
+
+
+def turns(program: Program, read: Site, write: Site) -> Turns | str:
+    """How the writer's turns are the reader's; a reason where they do not correspond."""
+    mine, theirs = read.frame.loops, write.frame.loops
+    if len(mine) != len(theirs):
+        return f"{_count(mine)} around the read, {_count(theirs)} around the load"
+    names: dict[str, str] = {}
+    waiting = [d for _, d in write.frame.decodes]
+    known = [d for _, d in read.frame.decodes]
+    _pair_decodes(waiting, known, names)
+    for ours, other in zip(mine, theirs, strict=True):
+        if other.extent.substitute(names) != ours.extent:
+            return f"the loop over {other.var} has {other.extent} turns, {ours.var} {ours.extent}"
+        names[other.var] = ours.var
+        _pair_decodes(waiting, known, names)
+    load = write.statement
+    if not isinstance(load, BulkLoad) or load.multicast is None:
+        return Turns(names)
+    return _peers(program.kernel, write.frame, load.multicast, names)
+
+
+def _count(loops: Sequence[Loop]) -> str:
+    return f"{len(loops)} loop{'' if len(loops) == 1 else 's'}"
+
+
+def _pair_decodes(
+    waiting: Sequence[Decode], known: Sequence[Decode], names: dict[str, str]
+) -> None:
+    """Add the digits of decodes that write the same number in digits of the same extents."""
+    for decode in waiting:
+        if any(n in names for n, _ in decode.digits):
+            continue
+        source = decode.source.substitute(names)
+        extents = [e.substitute(names) for _, e in decode.digits]
+        same = next(
+            (d for d in known if d.source == source and [e for _, e in d.digits] == extents), None
+        )
+        if same is not None:
+            pairs = zip(decode.digits, same.digits, strict=True)
+            names.update({a: b for (a, _), (b, _) in pairs})
+
+
+def _peers(kernel: Kernel, frame: Frame, mask: Expr, names: dict[str, str]) -> Turns | str:
+    """The turns of a load that one block does for all of the cluster that are in the mask."""
+    if not mask.is_const:
+        return f"the blocks {mask} of the cluster that get the box are not numbers"
+    for decode in (d for _, d in frame.decodes if str(d.source) == "block"):
+        for count in range(len(decode.digits) + 1):
+            digits = decode.digits[len(decode.digits) - count :]
+            sizes = [e.const for _, e in digits if e.is_const]
+            rank = radix(digits)
+            if len(sizes) != count or rank is None or prod(sizes) != kernel.cluster:
+                continue
+            peers = tuple(n for n, _ in digits)
+            full = mask.const == (1 << kernel.cluster) - 1
+            numbers = [b for b in range(kernel.cluster) if mask.const >> b & 1]
+            copies = ((),) if full else tuple((equal(rank, b),) for b in numbers)
+            kept = {a: b for a, b in names.items() if a not in peers}
+            return Turns(kept, peers, copies)
+    return "no digits of the block are its rank in the cluster"
+
+
+def roles(program: Program, read: Site, writes: Sequence[Site]) -> Iterator[Site]:
+    """Those writes that other threads do than the read, beside it."""
+    return (w for w in writes if apart(program, read, w))

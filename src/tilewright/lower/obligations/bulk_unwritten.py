@@ -1,0 +1,214 @@
+"""A consumer reads in each turn what its producer loads in that turn.
+
+The reads of one role are compared with the loads of another, turn by turn (see `bulk_turns`):
+each element that is read lies in a box that is loaded in the same turn, and no turn's load is
+left unread, for then the turns of the two roles would shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.lower.obligations.accesses import Access, overlap, points
+from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, turns
+from tilewright.lower.obligations.domains import Domain
+from tilewright.lower.obligations.scope import Program
+from tilewright.poly.expr import Constraint, Expr
+from tilewright.poly.prove import (
+    Kind,
+    Obligation,
+    Piece,
+    Proved,
+    Refuted,
+    Result,
+    Unknown,
+    Witness,
+    attempt,
+    image,
+    instance_text,
+)
+from tilewright.poly.sets import Dim
+
+_BLOCK = frozenset(("block",))
+
+
+def loaded_by_others(program: Program, found: Sequence[Access], read: Access) -> list[Access]:
+    """The writes of what is read that other roles do."""
+    shared = {b.name for b in program.kernel.shared}
+    if not program.kernel.phases or read.ref.name not in shared:
+        return []
+    return [
+        w for w in found
+        if w.writes and w.ref.name == read.ref.name and apart(program, read.site, w.site)
+    ]  # fmt: skip
+
+
+def loaded_before_read(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
+    """One obligation for each read of shared memory that another role fills."""
+    done: set[str] = set()
+    for read in (a for a in found if not a.writes):
+        loads = loaded_by_others(program, found, read)
+        if not loads:
+            continue
+        name = read.ref.name
+        result = attempt(program.world, lambda r=read, w=loads: _loaded(program, found, r, w))
+        yield Obligation(Kind.UNWRITTEN, name, result, read.span, read.label)
+        if name not in done:
+            done.add(name)
+            for load in loads:
+                result = attempt(program.world, lambda w=load: _read(program, found, w))
+                yield Obligation(Kind.UNWRITTEN, name, result, load.span, load.label)
+
+
+def _loaded(
+    program: Program, found: Sequence[Access], read: Access, loads: Sequence[Access]
+) -> Result:
+    """Each element that is read lies in a box of the same turn."""
+    name = read.ref.name
+    own = program.kernel.shared_buffer(name)
+    for other in program.kernel.shared:
+        meets = own is not None and other is not own and overlap(own, other)
+        if meets and any(a.writes and a.ref.name == other.name for a in found):
+            return Unknown(f"{other.name} lies in the same memory as {name}")
+    mixed = [a for a in found if a.writes and a.ref.name == name and a not in loads]
+    if mixed:
+        return Unknown(f"{name} is filled by the role that reads it and by another one")
+    compared: list[_Compared] = []
+    for load in loads:
+        link = turns(program, read.site, load.site)
+        if isinstance(link, str):
+            return Unknown(f"the turns of the roles do not correspond: {link}")
+        compared.append(_Compared.of(program, read, load, link))
+    fixed = compared[0].alike().intersection(*(c.alike() for c in compared))
+    context = tuple(dict.fromkeys(n for c in compared for n in c.context))
+    needed = compared[0].needed(context, fixed)
+    rest = image(program.world, needed)
+    inexact = needed.inexact
+    for one in compared:
+        for piece in one.written(context, fixed):
+            inexact = inexact or piece.inexact
+            if not piece.inexact:
+                rest = rest.subtract(image(program.world, piece))
+    point = rest.first()
+    if point is None:
+        return Proved("loaded in the turn in which it is read")
+    if inexact:
+        return Unknown(inexact)
+    values = tuple(v for _, v in point.values)
+    here = tuple(zip(context, values, strict=False))
+    element = compared[0].element(here, values[len(context) :], point.symbols, fixed)
+    at = f"{name}[{', '.join(map(str, element))}]" if element else name
+    text = f"{at} is read in a turn that does not load it"
+    note = (instance_text(here, point.symbols),) if here or point.symbols else ()
+    return Refuted(text, Witness(element, point.symbols, (here,)), note)
+
+
+def _read(program: Program, found: Sequence[Access], load: Access) -> Result:
+    """No turn is loaded that no read belongs to."""
+    reads = [
+        a for a in found
+        if not a.writes and a.ref.name == load.ref.name and apart(program, a.site, load.site)
+    ]  # fmt: skip
+    compared: list[_Compared] = []
+    for read in reads:
+        link = turns(program, read.site, load.site)
+        if isinstance(link, str):
+            return Unknown(f"the turns of the roles do not correspond: {link}")
+        compared.append(_Compared.of(program, read, load, link))
+    context = tuple(dict.fromkeys(n for c in compared for n in c.context))
+    inexact = ""
+    for loaded in compared[0].written(context, None):
+        rest = image(program.world, loaded)
+        for one in compared:
+            needed = one.needed(context, None)
+            inexact = inexact or needed.inexact or loaded.inexact
+            rest = rest.subtract(image(program.world, needed))
+        point = rest.first()
+        if point is not None:
+            here = tuple(zip(context, (v for _, v in point.values), strict=True))
+            where = instance_text(here, point.symbols)
+            return Unknown(inexact or f"a turn is loaded that is not read, {where}")
+    return Proved("each turn that is loaded is read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A read and a load of another role, the load in the reader's names.
+
+    `context` are the counters and the block's digits that tell one turn from another.
+    """
+
+    read: Access
+    load: Access
+    link: Turns
+    mine: Domain
+    theirs: Domain
+    names: dict[str, Expr | int | str]
+    context: tuple[str, ...]
+
+    @staticmethod
+    def of(program: Program, read: Access, load: Access, link: Turns) -> _Compared:
+        mine = points(program, read, ())
+        theirs = points(program, load, ())
+        names: dict[str, Expr | int | str] = {}
+        for d in theirs.dims:
+            names[d.name] = link.names.get(d.name, d.name + WRITER)
+        turning = tuple(loop.var for loop in read.site.frame.loops)
+        digits = {n for n, roots in mine.roots.items() if roots == _BLOCK}
+        theirs_too = (n for n, roots in theirs.roots.items() if roots == _BLOCK)
+        digits |= {link.names[n] for n in theirs_too if n in link.names}
+        digits |= {n for c in link.copies for x in c for n in x.expr.variables()}
+        context = (*sorted(digits), *turning)
+        return _Compared(read, load, link, mine, theirs, names, context)
+
+    def alike(self) -> frozenset[int]:
+        """The axes on which read and load have the same index, one and the same throughout."""
+        found: set[int] = set()
+        pairs = zip(self.read.index, self.load.index, self.load.ref.index, strict=True)
+        for axis, (one, two, corner) in enumerate(pairs):
+            names = one.variables()
+            if two == corner and two.substitute(self.names) == one and names <= set(self.context):
+                found.add(axis)
+        return frozenset(found)
+
+    def needed(self, context: Sequence[str], fixed: frozenset[int] | None) -> Piece:
+        """(context.., element..) of what is read; the turn alone where `fixed` is None."""
+        read, where = self.read, self.mine
+        dims = self._with((*where.dims, *read.elements), context)
+        guard = (*where.guard, *read.guard, *read.clip)
+        return self._piece(dims, guard, read.index, context, fixed, where.inexact)
+
+    def written(self, context: Sequence[str], fixed: frozenset[int] | None) -> Iterator[Piece]:
+        """(context.., element..) of what is loaded, for each block that gets it."""
+        load, where, names = self.load, self.theirs, self.names
+        own = tuple(Dim(str(names.get(d.name, d.name)), d.extent.substitute(names))
+                    for d in where.dims)  # fmt: skip
+        guard: tuple[Constraint, ...] = tuple(c.substitute(names) for c in where.guard)
+        index = tuple(e.substitute(names) for e in load.index)
+        dims = self._with((*own, *load.elements), context)
+        for copy in self.link.copies:
+            yield self._piece(dims, (*guard, *copy), index, context, fixed, where.inexact)
+
+    def _with(self, dims: Sequence[Dim], context: Sequence[str]) -> tuple[Dim, ...]:
+        present = {d.name for d in dims}
+        around = {d.name: d for d in (*self.theirs.dims, *self.mine.dims)}
+        missing = (around[n] for n in context if n not in present and n in around)
+        return (*dims, *missing)
+
+    def _piece(
+        self, dims: tuple[Dim, ...], guard: tuple[Constraint, ...], index: tuple[Expr, ...],
+        context: Sequence[str], fixed: frozenset[int] | None, inexact: str,
+    ) -> Piece:  # fmt: skip
+        kept = () if fixed is None else tuple(e for i, e in enumerate(index) if i not in fixed)
+        return Piece(dims, guard, (*(Expr.of(n) for n in context), *kept), inexact=inexact)
+
+    def element(
+        self, here: Sequence[tuple[str, int]], rest: Sequence[int],
+        symbols: Sequence[tuple[str, int]], fixed: frozenset[int],
+    ) -> tuple[int, ...]:  # fmt: skip
+        """The element of a point: its coordinates on the axes that were left out as well."""
+        values = {**dict(here), **dict(symbols)}
+        left = iter(rest)
+        index = enumerate(self.read.index)
+        return tuple(e.evaluate(values) if i in fixed else next(left) for i, e in index)
