@@ -61,7 +61,7 @@ def test_program(name: str, target: str, tmp_path: Path, monkeypatch: pytest.Mon
                 arguments[declared.name][...] = tensor
         ran.append(kernel.name)
 
-    monkeypatch.setattr("tilewright.driver.launch.simulate", run)
+    monkeypatch.setattr("tilewright.codegen.sim.simulate", run)
     case = CASES[name]
     size = {"D": 1, **case.sizes[-1]}
     fixed = {axis: n for axis, n in size.items() if axis not in case.dynamic}

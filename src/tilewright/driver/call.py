@@ -20,7 +20,7 @@ from tilewright.base.dtypes import DType
 from tilewright.base.spaces import Space
 from tilewright.base.spans import Span, here
 from tilewright.driver.overlaps import refuse_overlap
-from tilewright.kernel.ops import Kernel, Mode
+from tilewright.kernel.declared import Interface, Mode, Tensor
 from tilewright.lang.literals import Number, fitting, plain_number
 from tilewright.lang.program import Program
 from tilewright.lang.tracing import MemoryProxy, Value
@@ -169,7 +169,7 @@ def _device(program: Program, tensors: Mapping[str, TensorView]) -> Device:
     return first.device
 
 
-def bind_symbols(kernel: Kernel, call: Call) -> dict[str, int]:
+def bind_symbols(kernel: Interface, call: Call) -> dict[str, int]:
     """The kernel's symbols from the call's shapes and strides, and a check of what it assumes."""
     values: dict[str, int] = {}
     for tensor in kernel.tensors:
@@ -183,7 +183,7 @@ def bind_symbols(kernel: Kernel, call: Call) -> dict[str, int]:
                 if isinstance(term, str) and term not in values:
                     values[term] = actual
     for tensor in kernel.tensors:
-        _check_tensor(kernel, call, tensor.name, values)
+        _check_tensor(tensor, call, values)
     for symbol in kernel.symbols:
         if symbol.product:
             values[symbol.name] = prod(e.evaluate(values) for e in symbol.product)
@@ -199,7 +199,7 @@ def bind_symbols(kernel: Kernel, call: Call) -> dict[str, int]:
     return values
 
 
-def _user_of(symbol: str, kernel: Kernel) -> Span | None:
+def _user_of(symbol: str, kernel: Interface) -> Span | None:
     """The declaration of the first tensor whose size or stride is the symbol."""
     for tensor in kernel.tensors:
         if any(symbol in e.variables() for e in (*tensor.shape, *tensor.strides)):
@@ -207,11 +207,9 @@ def _user_of(symbol: str, kernel: Kernel) -> Span | None:
     return None
 
 
-def _check_tensor(kernel: Kernel, call: Call, name: str, values: Mapping[str, int]) -> None:
-    tensor = kernel.tensor(name)
+def _check_tensor(tensor: Tensor, call: Call, values: Mapping[str, int]) -> None:
+    name = tensor.name
     found = call.tensors[name]
-    if tensor is None:
-        return
     kind = call.program.arguments[name]
     axes = kind.axes if isinstance(kind, MemoryType) else ()
     for axis, expr, actual in zip(axes, tensor.shape, found.shape, strict=True):

@@ -1,98 +1,110 @@
-"""The whole pipeline: from a tile program to a proved kernel, with every intermediate."""
+"""The whole pipeline: from a tile program to a proved kernel, with every intermediate.
+
+A kernel that was compiled before is read from the disk cache; what compiles it is not even
+imported then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from tilewright.base.diagnostics import ResourceError
-from tilewright.base.spaces import Space
-from tilewright.base.spans import Span
-from tilewright.codegen import emit
 from tilewright.driver.assumptions import check_layouts, check_sizes
-from tilewright.driver.axes import named_axes
-from tilewright.driver.overlaps import refuse_known_overlap
+from tilewright.driver.kept import Entry, Outcome, Proven, entry_for, source_of
+from tilewright.driver.specialisation import Request, Rewrites, Specialisation
 from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
-from tilewright.kernel.ops import Kernel
-from tilewright.kernel.passes import simplify
-from tilewright.kernel.pressure import register_estimate, words
-from tilewright.kernel.text import print_kernel
-from tilewright.kernel.verify import check
 from tilewright.lang.constraints import bind
 from tilewright.lang.program import Program, trace_program
-from tilewright.lower.lowering import lower
-from tilewright.lower.obligations import raise_first_refuted, verify
-from tilewright.mapping.obligations import tile_obligations
-from tilewright.poly.prove import Obligation
+from tilewright.poly.results import Obligation
 from tilewright.schedule.blocks import combined_axes
 from tilewright.schedule.constraints import Constraint, merged
-from tilewright.schedule.plan import Plan
-from tilewright.schedule.policy import make_plan
 from tilewright.schedule.schedule import Schedule
-from tilewright.target.model import Target
 
+if TYPE_CHECKING:
+    from tilewright.kernel.declared import Interface
+    from tilewright.kernel.ops import Kernel
+    from tilewright.schedule.plan import Plan
 
-@dataclass(frozen=True)
-class Specialisation:
-    """What a compilation fixes. Axes that `sizes` lacks stay dynamic.
-
-    `sizes` binds axes and tile sizes; `spaces` binds memory-space symbols; `strides` (elements)
-    and `alignments` (bytes) describe tensors; `multiples` states divisors of dynamic sizes;
-    `schedule` transforms the iteration space by hand, on top of the program's constraints.
-    """
-
-    target: Target
-    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    spaces: Mapping[str, Space] = field(default_factory=dict[str, Space])
-    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    alignments: Mapping[str, int] = field(default_factory=dict[str, int])
-    multiples: Mapping[str, int] = field(default_factory=dict[str, int])
-    schedule: Callable[[Schedule], Schedule] | None = None
-
-
-@dataclass(frozen=True)
-class Rewrites:
-    """Replacements of intermediates, for experiments and for tests that seed faults."""
-
-    graph: Callable[[Graph], Graph] = lambda graph: graph
-    plan: Callable[[Plan], Plan] = lambda plan: plan
-    kernel: Callable[[Kernel], Kernel] = lambda kernel: kernel
+__all__ = [
+    "Compilation", "Rewrites", "Specialisation", "compile_graph", "compile_program",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """Everything that a compilation made."""
+    """Everything that a compilation made. What the cache does not hold is made when asked for."""
 
-    specialisation: Specialisation
-    graph: Graph
-    plan: Plan
-    kernel: Kernel
-    obligations: tuple[Obligation, ...]
+    request: Request
+    rewrites: Rewrites
+    outcome: Outcome
+    entry: Entry | None
+    """Where the disk cache keeps it; None where it does not."""
+
+    @property
+    def specialisation(self) -> Specialisation:
+        return self.request.specialisation
+
+    @property
+    def graph(self) -> Graph:
+        return self.request.graph
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The digits and their places."""
+        from tilewright.driver.pipeline import planned
+
+        return planned(self.request, self.rewrites)
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.outcome.kernel
+
+    @property
+    def interface(self) -> Interface:
+        """What a launch reads of the kernel."""
+        return self.outcome.interface
+
+    @property
+    def obligations(self) -> tuple[Obligation, ...]:
+        return self.outcome.obligations
 
     @cached_property
     def source(self) -> str:
         """The generated source for the target."""
-        return emit(self.kernel, self.specialisation.target)
+        return source_of(self.outcome, self.specialisation.target, self.entry)
 
-    @cached_property
+    @property
     def ir(self) -> str:
         """The kernel IR as text."""
-        return print_kernel(self.kernel)
+        return self.outcome.ir
 
 
 def compile_program(
     program: Program, specialisation: Specialisation, rewrites: Rewrites | None = None
 ) -> Compilation:
     """Trace, plan, lower and prove. The first refuted obligation is raised as its error."""
+    graph, constraints = _traced(program, specialisation)
+    return compile_graph(graph, constraints, specialisation, rewrites)
+
+
+def request_for(program: Program, specialisation: Specialisation) -> Request:
+    """What compiling the program would start from: enough to plan it."""
+    return _requested(*_traced(program, specialisation), specialisation)
+
+
+def _traced(
+    program: Program, specialisation: Specialisation
+) -> tuple[Graph, tuple[Constraint, ...]]:
     sizes = specialisation.sizes
     check_sizes(program, sizes)
     check_layouts(
         program, specialisation.strides, specialisation.alignments, specialisation.multiples
     )
     graph = trace_program(program, sizes, specialisation.spaces)
-    return compile_graph(graph, bind(program.constraints, sizes), specialisation, rewrites)
+    return graph, bind(program.constraints, sizes)
 
 
 def compile_graph(
@@ -102,56 +114,45 @@ def compile_graph(
     rewrites: Rewrites | None = None,
 ) -> Compilation:
     """Plan, lower and prove a tile graph, whichever door it came through."""
-    target, multiples = specialisation.target, specialisation.multiples
-    rewrites = rewrites or Rewrites()
-    graph = rewrites.graph(graph)
+    graph = rewrites.graph(graph) if rewrites else graph
+    request = _requested(graph, constraints, specialisation)
+    entry = None if rewrites else _entry(request)
+    kept = entry.outcome() if entry else None
+    if kept is not None:
+        return Compilation(request, Rewrites(), kept, entry)
+    return _compiled(request, rewrites or Rewrites(), entry)
+
+
+def _requested(
+    graph: Graph, constraints: Sequence[Constraint], specialisation: Specialisation
+) -> Request:  # fmt: skip
     check_graph(graph)
-    arrange, staged = None, frozenset[str]()
+    schedule = None
     if specialisation.schedule is not None:
         schedule = specialisation.schedule(_unscheduled(graph))
         constraints = merged(constraints, schedule.constraints())
-        arrange = schedule.arrange
-        staged = schedule.state.staged
-    plan = rewrites.plan(make_plan(graph, constraints, target, multiples, arrange, staged))
-    planned = tile_obligations(graph, plan, target)
-    raise_first_refuted(planned)
-    lowered = lower(
-        graph, plan, target, specialisation.strides, specialisation.alignments, multiples
-    )
-    for tensor in lowered.tensors:
-        refuse_known_overlap(tensor)
-    refuse_register_overflow(lowered, target, graph.span)
-    kernel, obligations = proved(graph, lowered, target, rewrites.kernel)
-    return Compilation(specialisation, graph, plan, kernel, (*planned, *obligations))
+    return Request(graph, constraints, specialisation, schedule)
 
 
-def proved(
-    graph: Graph,
-    lowered: Kernel,
-    target: Target,
-    rewritten: Callable[[Kernel], Kernel] = lambda kernel: kernel,
-) -> tuple[Kernel, tuple[Obligation, ...]]:
-    """A lowered kernel checked, simplified and proved. The first refuted obligation is raised."""
-    check(lowered, target)
-    kernel = rewritten(simplify(lowered))
-    check(kernel, target)
-    obligations = verify(kernel, target, named_axes(graph))
-    raise_first_refuted(obligations)
-    return kernel, obligations
+def _compiled(request: Request, rewrites: Rewrites, entry: Entry | None) -> Compilation:
+    from tilewright.driver.pipeline import made, planned
+
+    plan = planned(request, rewrites)
+    outcome = Proven(*made(request, plan, rewrites))
+    if entry:
+        entry.keep(outcome)
+    compilation = Compilation(request, rewrites, outcome, entry)
+    compilation.__dict__["plan"] = plan  # at hand: no need to make it again
+    return compilation
 
 
-def refuse_register_overflow(kernel: Kernel, target: Target, span: Span | None) -> None:
-    """ResourceError where the fragments that are in use at once need more registers than exist."""
-    needed = register_estimate(kernel)
-    if needed > target.registers_per_thread:
-        largest = sorted(kernel.registers, key=words, reverse=True)[:3]
-        raise ResourceError(
-            f"{kernel.name} keeps {needed} registers of a thread in use at once",
-            span=span,
-            expected=f"at most {target.registers_per_thread} on {target.name}",
-            notes=tuple(f"{f.name}: {words(f)} registers, holds {f.holds}" for f in largest),
-            mend="use smaller tiles or more warps",
-        )
+def _entry(request: Request) -> Entry | None:
+    """The place in the cache for all that a request says; `schedule` is a function there."""
+    given = request.specialisation
+    return entry_for(
+        given.target, request.graph, request.constraints, request.schedule,
+        given.strides, given.alignments, given.multiples,
+    )  # fmt: skip
 
 
 def _unscheduled(graph: Graph) -> Schedule:

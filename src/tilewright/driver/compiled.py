@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.driver.call import read_call
 from tilewright.driver.compile import Compilation
-from tilewright.driver.explain import explain
-from tilewright.driver.launch import Launcher, SimulationResult
+from tilewright.driver.launch import Launcher
 from tilewright.graph.text import print_graph
 from tilewright.lang.program import Program
-from tilewright.lower.obligations import report
-from tilewright.poly.prove import Obligation
+from tilewright.poly.results import Obligation
 from tilewright.target.model import Target
+
+if TYPE_CHECKING:
+    from tilewright.driver.launch import SimulationResult
 
 
 class CompiledKernel:
@@ -49,10 +50,14 @@ class CompiledKernel:
 
     def proof_report(self) -> str:
         """The obligations in words, with a count of each kind of result."""
+        from tilewright.lower.obligations import report
+
         return report(self.proofs)
 
     def explain(self) -> str:
         """Digits, places, layouts, inserted moves and barriers with reasons, and the proofs."""
+        from tilewright.driver.explain import explain
+
         return explain(self.compilation)
 
     @property

@@ -9,7 +9,8 @@ from math import gcd
 
 from tilewright.base.diagnostics import ConstraintError, ResourceError
 from tilewright.codegen import emit
-from tilewright.driver.compile import Specialisation, compile_graph, proved
+from tilewright.driver.compile import Specialisation, compile_graph
+from tilewright.driver.pipeline import proved
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.recognise import recognise
@@ -30,6 +31,7 @@ from tilewright.poly.prove import Obligation
 from tilewright.schedule.auto import MOST_RELIEF, Automatic, choose_constraints
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
+from tilewright.schedule.tensors import declare
 from tilewright.schedule.text import print_plan
 from tilewright.target.model import Target
 
@@ -204,9 +206,10 @@ def _lowered(
     """Plan and lower, with smaller shares of a thread where the first choice fills it up."""
     aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
     strides = {b.name: b.strides for b in fused.bindings}
+    declared = declare(fused.graph, strides, aligned)
     for relief in range(MOST_RELIEF + 1):
-        automatic = choose_constraints(fused.graph, target, relief)
-        plan = make_plan(fused.graph, automatic.constraints, target)
+        automatic = choose_constraints(fused.graph, target, relief, declared)
+        plan = make_plan(fused.graph, automatic.constraints, target, declared=declared)
         try:
             lowered = lower(fused.graph, plan, target, strides, aligned)
         except ResourceError:

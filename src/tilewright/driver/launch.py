@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.base.diagnostics import CallError
-from tilewright.codegen.sim import SimReport, simulate
 from tilewright.driver.call import Call, bind_symbols
 from tilewright.driver.compile import Compilation
 from tilewright.driver.overlaps import Footprint
@@ -21,7 +20,9 @@ from tilewright.runtime.cuda_driver import (
 from tilewright.runtime.launch import BoundLaunch, bind_launch
 from tilewright.runtime.toolchain import compile_source
 
-SimulationResult = SimReport
+if TYPE_CHECKING:
+    from tilewright.codegen.sim import SimReport as SimulationResult
+
 ARCHITECTURES = {"sm_90": "sm_90a"}  # the target that serves each device architecture
 
 
@@ -54,6 +55,8 @@ class Launcher:
     def run(self, call: Call) -> SimulationResult | None:
         """Run on the call's device, writing outputs in place."""
         if call.device.kind == "cpu":
+            from tilewright.codegen.sim import simulate
+
             kernel = self._compilation.kernel
             arguments: dict[str, Any] = {n: v.array() for n, v in call.tensors.items()}
             arguments.update(call.scalars)
@@ -65,7 +68,7 @@ class Launcher:
         views = tuple(call.tensors.values())
         found = self._launches.get(key)
         if found is None:
-            found = self._bind(call), Footprint.of(self._compilation.kernel, views)
+            found = self._bind(call), Footprint.of(self._compilation.interface, views)
             self._launches[key] = found
         launch, footprint = found
         footprint.check(views)
@@ -73,7 +76,7 @@ class Launcher:
         return None
 
     def _bind(self, call: Call) -> BoundLaunch:
-        kernel = self._compilation.kernel
+        kernel = self._compilation.interface
         target = self._compilation.specialisation.target
         wanted = device_target(call.device)
         if wanted != target.name:
@@ -89,7 +92,7 @@ class Launcher:
     def module(self, device: Device) -> Module:
         """The loaded machine code for a device, from the disk cache where it is there."""
         if device.index not in self._modules:
-            kernel = self._compilation.kernel
+            kernel = self._compilation.interface
             cubin = compile_source(
                 self._compilation.source,
                 self._compilation.specialisation.target,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.spans import Span
-from tilewright.kernel.ops import Kernel, Mode, Tensor
+from tilewright.kernel.declared import Interface, Mode, Tensor
 from tilewright.runtime.arguments import TensorView
 
 SEARCH_LIMIT = 100_000  # steps of the search for a common address of two strided tensors
@@ -56,7 +56,7 @@ class Footprint:
     spans: tuple[Span | None, ...]
 
     @staticmethod
-    def of(kernel: Kernel, views: Sequence[TensorView]) -> Footprint:
+    def of(kernel: Interface, views: Sequence[TensorView]) -> Footprint:
         written = [i for i, t in enumerate(kernel.tensors) if t.mode is not Mode.IN]
         pairs = [
             (i, j)

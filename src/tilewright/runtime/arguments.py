@@ -8,7 +8,6 @@ from functools import cache
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -100,7 +99,12 @@ class _Window:
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy element type, from ml_dtypes where NumPy has none."""
     name = _SPELLINGS[dtype.name]
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
+    own = getattr(np, name, None)
+    if own is not None:
+        return np.dtype(own)
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def is_tensor(value: object) -> bool:

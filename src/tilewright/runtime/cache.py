@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +43,8 @@ class DiskCache:
 
     def put(self, key: str, content: bytes) -> None:
         """Write the entry. A folder that cannot be written leaves the cache as it was."""
+        import tempfile  # a reader does without
+
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,8 +70,13 @@ class DiskCache:
         return self.folder / key[:2] / key[2:]
 
 
-def default_cache() -> DiskCache:
-    """The cache in TILEWRIGHT_CACHE_DIR, else in the platform's folder for caches."""
+def default_cache() -> DiskCache | None:
+    """The cache in TILEWRIGHT_CACHE_DIR, else in the platform's folder for caches.
+
+    None where TILEWRIGHT_CACHE is 0.
+    """
+    if os.environ.get("TILEWRIGHT_CACHE") == "0":
+        return None
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     return DiskCache(Path(chosen) if chosen else _platform_folder() / "tilewright")
 

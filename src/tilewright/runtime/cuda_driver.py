@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
+from weakref import finalize
 
 from tilewright.base.diagnostics import ToolchainError
 from tilewright.runtime.toolchain import load_bindings
@@ -56,6 +57,15 @@ def attribute(which: Any, device: int = 0) -> int:
     """One of the driver's device attributes."""
     driver = load_driver()
     return int(checked(driver, driver.cuDeviceGetAttribute(which, device)))
+
+
+@cache
+def device_name(device: int = 0) -> str:
+    """What the driver calls the device, for example `NVIDIA H200`."""
+    driver = load_driver()
+    handle = checked(driver, driver.cuDeviceGet(device))
+    name = checked(driver, driver.cuDeviceGetName(128, handle))
+    return bytes(name).rstrip(b"\0").decode()
 
 
 @cache
@@ -130,6 +140,8 @@ class DeviceMemory:
         self.device = device
         self._pointer = checked(driver, driver.cuMemAlloc(max(size, 1)))
         self.pointer = int(self._pointer)
+        self._release = finalize(self, driver.cuMemFree, self._pointer)
+        self._release.atexit = False  # the driver may be gone by then, and the memory with it
 
     def write(self, pointer: int, stream: int = 0) -> None:
         """Fill it from host memory at `pointer`; the host memory may be reused on return."""
@@ -150,9 +162,8 @@ class DeviceMemory:
         checked(driver, driver.cuMemsetD8Async(self._pointer, byte, self.size, stream))
 
     def free(self) -> None:
-        if self.pointer:
-            self.pointer = 0
-            load_driver().cuMemFree(self._pointer)
+        self.pointer = 0
+        self._release()
 
     def __enter__(self) -> Self:
         return self

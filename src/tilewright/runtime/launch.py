@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
-from tilewright.kernel.ops import Kernel
+from tilewright.kernel.declared import Interface
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, load_driver
 from tilewright.runtime.tensor_maps import (
@@ -46,7 +46,7 @@ class ParameterBlock:
     size: int
 
     @staticmethod
-    def of(kernel: Kernel) -> ParameterBlock:
+    def of(kernel: Interface) -> ParameterBlock:
         """The order is that of the printed kernel: tensors, maps, symbols, then scalars."""
         formats = (
             *("P" for _ in kernel.tensors),
@@ -103,7 +103,7 @@ class BoundLaunch:
     def __init__(
         self,
         module: Module,
-        kernel: Kernel,
+        kernel: Interface,
         blocks: int,
         values: Sequence[Any],
         encoders: tuple[MapEncoder, ...] = (),
@@ -155,7 +155,7 @@ class BoundLaunch:
 
 def bind_launch(
     module: Module,
-    kernel: Kernel,
+    kernel: Interface,
     symbols: Mapping[str, int],
     scalars: Mapping[str, float | int | bool],
 ) -> BoundLaunch:
@@ -184,7 +184,7 @@ def bind_launch(
     return BoundLaunch(module, kernel, blocks, values, map_encoders(kernel, symbols))
 
 
-def check_contracts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
+def check_contracts(kernel: Interface, symbols: Mapping[str, int]) -> None:
     """CallError where a symbol leaves its range or a contract of the kernel does not hold."""
     for symbol in kernel.symbols:
         value = symbols[symbol.name]

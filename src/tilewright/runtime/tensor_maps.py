@@ -10,8 +10,7 @@ from typing import Any
 
 from tilewright.base.diagnostics import CallError, UnsupportedError
 from tilewright.base.dtypes import DType
-from tilewright.kernel.async_ops import TensorMap
-from tilewright.kernel.ops import Kernel
+from tilewright.kernel.declared import Interface, TensorMap
 from tilewright.runtime.cuda_driver import checked, load_driver
 
 MAP_FORMAT = "128s"  # as `struct` packs one
@@ -107,12 +106,12 @@ class Maps:
         self._pack(buffer, self._offset, maps)
 
 
-def map_encoders(kernel: Kernel, symbols: Mapping[str, int]) -> tuple[MapEncoder, ...]:
+def map_encoders(kernel: Interface, symbols: Mapping[str, int]) -> tuple[MapEncoder, ...]:
     """The kernel's maps for these sizes. CallError where strides do not fit the copy engine."""
     return tuple(_encoder(kernel, declared, symbols) for declared in kernel.maps)
 
 
-def _encoder(kernel: Kernel, declared: TensorMap, symbols: Mapping[str, int]) -> MapEncoder:
+def _encoder(kernel: Interface, declared: TensorMap, symbols: Mapping[str, int]) -> MapEncoder:
     position = next(i for i, t in enumerate(kernel.tensors) if t.name == declared.tensor)
     tensor = kernel.tensors[position]
     if tensor.dtype.name not in _ELEMENTS:

@@ -53,8 +53,12 @@ def measure(
     flush: bool = True,
     device: int = 0,
     stream: int | None = None,
+    before: Callable[[], object] | None = None,
 ) -> Timing:
-    """Time `launch`, which starts work on `stream` (by default the current one), run by run."""
+    """Time `launch`, which starts work on `stream` (by default the current one), run by run.
+
+    `before` starts work that precedes each run and is not timed.
+    """
     driver = load_driver()
     use_device(device)
     stream = current_stream(device) if stream is None else stream
@@ -63,6 +67,8 @@ def measure(
     events: list[tuple[Any, Any]] = []
     with DeviceMemory(size, device) as scratch:
         for run in range(warmup + repeats):
+            if before is not None:
+                before()
             if flush:
                 scratch.fill(run & 255, stream)
             start, end = (checked(driver, driver.cuEventCreate(0)) for _ in range(2))

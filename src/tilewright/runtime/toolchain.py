@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import tempfile
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tilewright.base.diagnostics import ToolchainError
 from tilewright.runtime.cache import DiskCache, cache_key
 from tilewright.target.model import Target
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 INSTALL_CUDA = "pip install 'tilewright[cuda]'"
 
@@ -105,8 +107,7 @@ class Nvrtc:
     extension = "cu"
 
     def identity(self, target: Target) -> str:
-        major, minor = _nvrtc_version()
-        return f"nvrtc {major}.{minor} {' '.join(self._flags(target))}"
+        return f"nvrtc {_nvrtc_release()} {' '.join(self._flags(target))}"
 
     def build(self, source: str, target: Target) -> bytes:
         return self._compile(source, target, self._flags(target))[0]
@@ -159,6 +160,15 @@ def load_bindings(module: str) -> Any:
 
 
 @cache
+def _nvrtc_release() -> str:
+    """Which NVRTC there is. That of the package is seen without loading it, which takes long."""
+    for folder in sys.path:
+        for found in Path(folder or ".").glob("nvidia_cuda_nvrtc-*.dist-info"):
+            return found.stem
+    major, minor = _nvrtc_version()
+    return f"{major}.{minor}"
+
+
 def _nvrtc_version() -> tuple[int, int]:
     nvrtc = load_bindings("nvrtc")
     try:
@@ -193,11 +203,13 @@ class Clang:
         return f"{_clang_version(find_clang())} {' '.join(self._flags(target))}"
 
     def build(self, source: str, target: Target) -> bytes:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             text, binary = Path(folder) / "kernel.hip", Path(folder) / "kernel.co"
             text.write_text(source, encoding="utf-8")
             command = [find_clang(), *self._flags(target), "-o", str(binary), str(text)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = _run(command)
             if done.returncode != 0:
                 raise _failure("clang", target, done.stderr.replace(str(text), text.name))
             return binary.read_bytes()
@@ -213,6 +225,8 @@ class Clang:
 @cache
 def find_clang() -> str:
     """The path of a clang++ that may serve; ToolchainError where there is none."""
+    import shutil
+
     names = ("clang++", "amdclang++", *(f"clang++-{number}" for number in range(24, 16, -1)))
     for name in names:
         path = shutil.which(name)
@@ -226,11 +240,15 @@ def find_clang() -> str:
 
 
 def _targets(clang: str) -> str:
-    done = subprocess.run([clang, "--print-targets"], capture_output=True, text=True, check=False)
-    return done.stdout
+    return _run([clang, "--print-targets"]).stdout
 
 
 @cache
 def _clang_version(clang: str) -> str:
-    done = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0]
+    return _run([clang, "--version"]).stdout.partition("\n")[0]
+
+
+def _run(command: Sequence[str]) -> CompletedProcess[str]:
+    import subprocess  # here, as the tools of NVRTC need none of it: a launch starts quicker
+
+    return subprocess.run(command, capture_output=True, text=True, check=False)

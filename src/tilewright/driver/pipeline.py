@@ -1,0 +1,78 @@
+"""From a tile graph to a proved kernel: plan, lower, simplify, prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.base.diagnostics import ResourceError
+from tilewright.base.spans import Span
+from tilewright.driver.axes import named_axes
+from tilewright.driver.overlaps import refuse_known_overlap
+from tilewright.driver.specialisation import Request, Rewrites
+from tilewright.graph.ops import Graph
+from tilewright.kernel.ops import Kernel
+from tilewright.kernel.passes import simplify
+from tilewright.kernel.pressure import register_estimate, words
+from tilewright.kernel.verify import check
+from tilewright.lower.lowering import lower
+from tilewright.lower.obligations import raise_first_refuted, verify
+from tilewright.mapping.obligations import tile_obligations
+from tilewright.poly.results import Obligation
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.policy import make_plan
+from tilewright.schedule.tensors import declare
+from tilewright.target.model import Target
+
+
+def planned(request: Request, rewrites: Rewrites) -> Plan:
+    """The digits of the graph's axes and their places."""
+    given, schedule = request.specialisation, request.schedule
+    arrange = None if schedule is None else schedule.arrange
+    staged = frozenset[str]() if schedule is None else schedule.state.staged
+    declared = declare(request.graph, given.strides, given.alignments, given.multiples)
+    plan = make_plan(
+        request.graph, request.constraints, given.target, given.multiples, arrange, staged, declared
+    )
+    return rewrites.plan(plan)
+
+
+def made(request: Request, plan: Plan, rewrites: Rewrites) -> tuple[Kernel, tuple[Obligation, ...]]:
+    """The kernel that does what the plan says, and its obligations. Refuted ones are raised."""
+    graph, given = request.graph, request.specialisation
+    whole = tile_obligations(graph, plan, given.target)
+    raise_first_refuted(whole)
+    lowered = lower(graph, plan, given.target, given.strides, given.alignments, given.multiples)
+    for tensor in lowered.tensors:
+        refuse_known_overlap(tensor)
+    refuse_register_overflow(lowered, given.target, graph.span)
+    kernel, obligations = proved(graph, lowered, given.target, rewrites.kernel)
+    return kernel, (*whole, *obligations)
+
+
+def proved(
+    graph: Graph,
+    lowered: Kernel,
+    target: Target,
+    rewritten: Callable[[Kernel], Kernel] = lambda kernel: kernel,
+) -> tuple[Kernel, tuple[Obligation, ...]]:
+    """A lowered kernel checked, simplified and proved. The first refuted obligation is raised."""
+    check(lowered, target)
+    kernel = rewritten(simplify(lowered))
+    check(kernel, target)
+    obligations = verify(kernel, target, named_axes(graph))
+    raise_first_refuted(obligations)
+    return kernel, obligations
+
+
+def refuse_register_overflow(kernel: Kernel, target: Target, span: Span | None) -> None:
+    """ResourceError where the fragments that are in use at once need more registers than exist."""
+    needed = register_estimate(kernel)
+    if needed > target.registers_per_thread:
+        largest = sorted(kernel.registers, key=words, reverse=True)[:3]
+        raise ResourceError(
+            f"{kernel.name} keeps {needed} registers of a thread in use at once",
+            span=span,
+            expected=f"at most {target.registers_per_thread} on {target.name}",
+            notes=tuple(f"{f.name}: {words(f)} registers, holds {f.holds}" for f in largest),
+            mend="use smaller tiles or more warps",
+        )
