@@ -92,6 +92,9 @@ wave = kernel  # the same decorator under the name that Wave's users know
 if TYPE_CHECKING:
     from tilewright.driver.compiled import CompiledKernel
     from tilewright.driver.fusion import FusionDefinition
+    from tilewright.driver.tuning.autotune import autotune
+    from tilewright.driver.tuning.config import Config
+    from tilewright.driver.tuning.report import Tuned
 
 
 def __getattr__(name: str) -> Any:
@@ -103,17 +106,21 @@ def __getattr__(name: str) -> Any:
 
 _LATER = {
     "CompiledKernel": "tilewright.driver.compiled",
+    "Config": "tilewright.driver.tuning.config",
     "FusionDefinition": "tilewright.driver.fusion",
+    "Tuned": "tilewright.driver.tuning.report",
+    "autotune": "tilewright.driver.tuning.autotune",
 }
 
 __all__ = [
-    "CompiledKernel", "DType", "FusionDefinition", "GLOBAL", "GLOBAL_ADDRESS_SPACE",
+    "CompiledKernel", "Config", "DType", "FusionDefinition", "GLOBAL", "GLOBAL_ADDRESS_SPACE",
     "HardwareConstraint", "MMAType", "Memory", "Register", "SHARED", "SHARED_ADDRESS_SPACE",
-    "Schedule", "Space", "TileKernel", "TilewrightError", "TilingConstraint", "WaveConstraint",
-    "WorkgroupConstraint", "abs", "allocate", "bf16", "boolean", "broadcast", "cast", "ceil",
-    "conditional", "cos", "cummax", "cummin", "cumprod", "cumsum", "erf", "exp", "exp2", "extent",
-    "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "floor", "gather", "i16",
-    "i32", "i64", "i8", "iterate", "kernel", "log", "log2", "max", "maximum", "min", "minimum",
-    "mma", "permute", "prod", "read", "reciprocal", "reshape", "round", "rsqrt", "select",
-    "self_index", "sin", "sqrt", "sum", "sym", "tanh", "wave", "write",
+    "Schedule", "Space", "TileKernel", "TilewrightError", "TilingConstraint", "Tuned",
+    "WaveConstraint", "WorkgroupConstraint", "abs", "allocate", "autotune", "bf16", "boolean",
+    "broadcast", "cast", "ceil", "conditional", "cos", "cummax", "cummin", "cumprod", "cumsum",
+    "erf", "exp", "exp2", "extent", "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2",
+    "f8e5m2fnuz", "floor", "gather", "i16", "i32", "i64", "i8", "iterate", "kernel", "log",
+    "log2", "max", "maximum", "min", "minimum", "mma", "permute", "prod", "read", "reciprocal",
+    "reshape", "round", "rsqrt", "select", "self_index", "sin", "sqrt", "sum", "sym", "tanh",
+    "wave", "write",
 ]  # fmt: skip

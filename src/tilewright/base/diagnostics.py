@@ -205,3 +205,15 @@ class ToolchainError(TilewrightError):
     """A compiler or driver that is missing or that failed."""
 
     code = "TW502"
+
+
+class TuningError(TilewrightError):
+    """Configs of which none compiles, or none computes what the program means."""
+
+    code = "TW503"
+
+
+class AccuracyError(TilewrightError):
+    """A config whose result is not that of the reference, or that leaves elements unwritten."""
+
+    code = "TW504"

@@ -22,11 +22,14 @@ from tilewright.target.model import Target
 if TYPE_CHECKING:
     # A program that is only defined needs no compiler: that keeps `import tilewright` quick.
     from tilewright.driver.call import Call
-    from tilewright.driver.compile import Rewrites
+    from tilewright.driver.compile import Rewrites, Specialisation
     from tilewright.driver.compiled import CompiledKernel
-    from tilewright.driver.launch import SimulationResult
+    from tilewright.driver.launch import KnownCalls, SimulationResult, Started
+    from tilewright.driver.tuning.config import Config
+    from tilewright.driver.tuning.report import Tuned
 
 Bindings = Mapping[Size, int | Space] | Mapping[str, int | Space]
+Transform = Callable[[Schedule], Schedule]
 SPECIALISED_DIVISOR = 16  # dynamic sizes are specialised on their common divisor with this
 
 
@@ -34,12 +37,18 @@ class TileKernel:
     """A tile program. Calling it compiles once per specialisation and runs."""
 
     def __init__(
-        self, source: Program, bindings: Mapping[str, int | Space], dynamic: frozenset[str]
+        self,
+        source: Program,
+        bindings: Mapping[str, int | Space],
+        dynamic: frozenset[str],
+        schedule: Transform | None = None,
     ) -> None:
         self.program = source
         self.bindings = bindings
         self.dynamic = dynamic
+        self.schedule = schedule
         self._compiled: dict[object, CompiledKernel] = {}
+        self._known: KnownCalls | None = None
         update_wrapper(self, source.function)
 
     def compile(
@@ -50,7 +59,7 @@ class TileKernel:
         strides: Mapping[str, tuple[int, ...]] | None = None,
         alignments: Mapping[str, int] | None = None,
         multiples: Mapping[str, int] | None = None,
-        schedule: Callable[[Schedule], Schedule] | None = None,
+        schedule: Transform | None = None,
         rewrites: Rewrites | None = None,
     ) -> CompiledKernel:
         """Compile for a target (`sm_90a`, `gfx942`). Sizes that nothing binds stay dynamic.
@@ -59,34 +68,101 @@ class TileKernel:
         states what dynamic sizes are multiples of. They are checked at every call. `schedule`
         takes a `Schedule` and returns it transformed: splits, merges, places.
         """
-        from tilewright.driver.compile import Specialisation, compile_program
+        from tilewright.driver.compile import compile_program
         from tilewright.driver.compiled import CompiledKernel
 
+        specialisation = self.specialisation(
+            target, bindings, strides, alignments, multiples, schedule
+        )
+        return CompiledKernel(self.program, compile_program(self.program, specialisation, rewrites))
+
+    def specialisation(
+        self,
+        target: str | None = None,
+        bindings: Bindings | None = None,
+        strides: Mapping[str, tuple[int, ...]] | None = None,
+        alignments: Mapping[str, int] | None = None,
+        multiples: Mapping[str, int] | None = None,
+        schedule: Transform | None = None,
+    ) -> Specialisation:
+        """What `compile` fixes for these arguments."""
+        from tilewright.driver.compile import Specialisation
+
         values = {**self.bindings, **bound_values(bindings or {})}
-        specialisation = Specialisation(
+        return Specialisation(
             target=target_named(target) if target else self.default_target(),
             sizes={n: v for n, v in values.items() if isinstance(v, int)},
             spaces={n: v for n, v in values.items() if isinstance(v, Space)},
             strides=strides or {},
             alignments=alignments or {},
             multiples=multiples or {},
-            schedule=schedule,
+            schedule=schedule or self.schedule,
         )
-        return CompiledKernel(self.program, compile_program(self.program, specialisation, rewrites))
 
     def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
         """Bind sizes and strides from the arguments, compile if new, and run in place."""
+        known = self._known
+        if known is not None and not named and known.start(arguments):
+            return None
+        call, compiled = self._compiled_for(arguments, named)
+        result = compiled.launcher.run(call)
+        if not named:
+            self._remember(arguments, compiled.launcher.started(call))
+        return result
+
+    def bind(self, *arguments: Any, **named: Any) -> Callable[[], SimulationResult | None]:
+        """Compile if new, and fix the arguments: ``launch = gemm.bind(a, b, c); launch()``.
+
+        Tensors are checked once, here, and kept alive. A launch then costs about a microsecond
+        of Python; it takes the address of a CUDA stream, by default the current one.
+        """
+        call, compiled = self._compiled_for(arguments, named)
+        return compiled.launcher.bind(call)
+
+    def _compiled_for(
+        self, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Call, CompiledKernel]:
         from tilewright.driver.call import read_call
 
         call = read_call(self.program, arguments, named)
         key = (call.device, call.key)
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._specialise(call)
-            self._compiled[key] = compiled
-        return compiled.launcher.run(call)
+            compiled = self._compiled[key] = self.specialised(call)
+        return call, compiled
 
-    def _specialise(self, call: Call) -> CompiledKernel:
+    def _remember(self, arguments: Sequence[Any], started: Started | None) -> None:
+        from tilewright.driver.launch import KnownCalls
+
+        if self._known is None:
+            self._known = KnownCalls()
+        self._known.add(arguments, started)
+
+    def tune(
+        self,
+        *arguments: Any,
+        configs: Sequence[Config],
+        top: int | None = None,
+        reference: Callable[..., Any] | None = None,
+        tolerance: float | None = None,
+        **named: Any,
+    ) -> Tuned:
+        """Find the fastest config for these arguments, which are left as they are.
+
+        The analytic model ranks the configs; the `top` best are measured on the tensors' device,
+        and their outputs compared with those of `reference`, called with the same arguments, or
+        else of the first config that compiles. `tolerance` is relative to an output's largest
+        magnitude. Nothing is measured for NumPy arrays. TuningError where no config works.
+        """
+        from tilewright.driver.call import read_call
+        from tilewright.driver.tuning.measure import tune
+        from tilewright.driver.tuning.options import Options
+
+        call = read_call(self.program, arguments, named)
+        return tune(self, configs, call, Options.of(top, reference, tolerance))
+
+    def specialised(self, call: Call) -> CompiledKernel:
+        """The compiled kernel for a call's sizes, strides, alignments and device."""
         from tilewright.driver.launch import device_target
 
         sizes = call.axis_sizes(self.bindings)
@@ -129,6 +205,7 @@ def kernel(
     *,
     bindings: Bindings | None = None,
     dynamic: Sequence[Size | str] = (),
+    schedule: Transform | None = None,
 ) -> Callable[[Callable[..., None]], TileKernel]:
     """Mark a function as a tile program.
 
@@ -141,7 +218,7 @@ def kernel(
 
     def mark(function: Callable[..., None]) -> TileKernel:
         source = program(function, constraints, scope)
-        return TileKernel(source, values, axis_symbols(dynamic, source))
+        return TileKernel(source, values, axis_symbols(dynamic, source), schedule)
 
     return mark
 

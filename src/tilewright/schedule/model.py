@@ -237,8 +237,9 @@ class _Case:
         reads = ceil(tile_m / ATOM_ROWS) * (ATOM_ROWS + tile_n) * width
         writes = (tile_m + tile_n) * width
         fetched = (min(tile_m, tile_n) + max(tile_m, tile_n) / candidate.cluster) * width
-        # The step before is given back when its products are known to be done: half a step late.
-        ahead = max(0.5, candidate.stages - 1.5) * self.resident
+        # Warpgroups give a step back when the next one's products have started: half a step late.
+        late = 0.5 if candidate.scope is Scope.WARPGROUP else 0.0
+        ahead = max(0.5, candidate.stages - 1 - late) * self.resident
         return {
             "tensor cores": (product + waiting) * (CLUSTER_LOSS if candidate.cluster > 1 else 1),
             "shared memory": (reads + writes) / machine.shared_bandwidth,
