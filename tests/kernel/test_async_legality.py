@@ -56,6 +56,8 @@ EDITS = [
     ("bulk", "shared sc: bf16[64, 64]", "shared sc: bf16[32, 128]", "not rows of 64 elements"),
     ("bulk", "load sa[ko % 2, 0, 0]", "load sa[ko % 2, 4, 0]", "at a multiple of 1024 bytes"),
     ("bulk", "load sa[ko % 2, 0, 0]", "load sa[ko % 2, 8, 0]", "may pass the end of sa"),
+    ("remote", "arrive empty[ko % 2] in block 1",
+     "remote store 3 sc[w, 8*g] in block 1 = out[0] signals empty[0]", "stores 6 bytes together"),
     ("warpgroup", "wgmma.m64n64k16.f32.bf16", "wgmma.m64n65k16.f32.bf16", "has no warpgroup atom"),
     ("warpgroup", "wgmma.m64n64k16.f32.bf16", "mma.sync.m16n8k16.f32.bf16", "no warpgroup atom"),
     ("warpgroup", "wgmma.m64n64k16.f32.bf16", "wgmma.m64n64k16.f32.bf16.rs", "a from registers"),

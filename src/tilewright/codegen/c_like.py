@@ -17,7 +17,7 @@ from tilewright.codegen.index import IndexPrinter, Range, bare, counting
 from tilewright.codegen.index import Scope as Variables
 from tilewright.codegen.names import COUNTERS, Names, assign_names
 from tilewright.codegen.values import ValuePrinter
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, Phases, WarpgroupMma
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, Phases, RemoteStore, WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -253,7 +253,7 @@ class _Printer:
                 return [self.dialect.barrier()]
             case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
                 return self._instances(statement, scope)
-            case BulkLoad() | BulkStore() | WarpgroupMma():
+            case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
                 return self._each(
                     statement.over,
                     scope,

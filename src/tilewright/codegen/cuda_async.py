@@ -25,6 +25,7 @@ from tilewright.kernel.async_ops import (
     PhaseRef,
     PhaseWait,
     ProxyFence,
+    RemoteStore,
     SetRegisters,
     TileRef,
     WarpgroupCommit,
@@ -58,9 +59,12 @@ def print_async(statement: AsyncStatement, access: AccessPrinter) -> list[str]:
         case ArriveExpect(phase, size):
             return call("tw_arrive_expect", _phase(phase, access), str(size))
         case PhaseWait(phase, parity):
-            return call("tw_phase_wait", _phase(phase, access), text(parity % 2))
+            name = "tw_phase_wait_cluster" if _is_remote(phase, access) else "tw_phase_wait"
+            return call(name, _phase(phase, access), text(parity % 2))
         case BulkLoad() | BulkStore():
             return _copy(statement, access)
+        case RemoteStore():
+            return _remote(statement, access)
         case WarpgroupMma():
             return _mma(statement, access)
         case WarpgroupWait(pending):
@@ -135,6 +139,27 @@ def _copy(statement: BulkLoad | BulkStore, access: AccessPrinter) -> list[str]:
         return call(f"tw_bulk_load_{rank}d", place, box, phase, *coordinates)
     ranks = access.index.text(statement.multicast)
     return call(f"tw_bulk_load_{rank}d_multicast", place, box, phase, *coordinates, ranks)
+
+
+def _is_remote(phase: PhaseRef, access: AccessPrinter) -> bool:
+    """Whether other blocks' stores end the phases of the array."""
+    stores = (s for s in walk(access.kernel.body) if isinstance(s, RemoteStore))
+    return any(s.phase.name == phase.name for s in stores)
+
+
+def _remote(store: RemoteStore, access: AccessPrinter) -> list[str]:
+    size = access.dtype(store.dst).bytes
+    words = [
+        f"*(unsigned*)&{access.register(_later(store.src, i))}"
+        for i in range(0, store.width, 4 // size)
+    ]
+    block, phase = access.index.text(store.block), _phase(store.phase, access)
+    return call(f"tw_remote_store_{4 * len(words)}", access.unswizzled(store.dst), block, phase,
+                *words)  # fmt: skip
+
+
+def _later(ref: RegRef, elements: int) -> RegRef:
+    return RegRef(ref.name, (*ref.index[:-1], ref.index[-1] + elements))
 
 
 def _hold(access: AccessPrinter) -> list[str]:

@@ -16,7 +16,7 @@ _AT = '"r"(tw_shared_address(phase))'
 
 _WAIT = """
 asm volatile("{\\n.reg .pred done;\\nagain:\\n"
-             "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+             "mbarrier.try_wait.parity{order}.shared::cta.b64 done, [%0], %1;\\n"
              "@!done bra again;\\n}"
              :: "r"(tw_shared_address(phase)), "r"(parity) : "memory");
 """
@@ -66,6 +66,25 @@ def _bulk_store(rank: int) -> tuple[str, str]:
             f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
             f" [%0, {_numbers(2, rank)}], [%1];",
             f'"l"(&map), "r"(tw_shared_address(src)){operands}',
+        ),
+    )
+
+
+def _remote_store(words: int) -> tuple[str, str]:
+    vector = "" if words == 1 else f".v{words}"
+    value = "%3" if words == 1 else _numbers(3, words)
+    names = [f"r{i}" for i in range(words)]
+    operands = "".join(f', "r"({n})' for n in names)
+    return function(
+        f"tw_remote_store_{4 * words}",
+        "void",
+        f"void* dst, int block, {_PHASE}, " + ", ".join(f"unsigned {n}" for n in names),
+        _asm(
+            "{\\n.reg .b32 there, then;\\nmapa.shared::cluster.u32 there, %0, %1;\\n"
+            "mapa.shared::cluster.u32 then, %2, %1;\\n"
+            f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [there], {value}, "
+            "[then];\\n}",
+            f'"r"(tw_shared_address(dst)), "r"(block), {_AT}{operands}',
         ),
     )
 
@@ -127,7 +146,14 @@ ASYNC_PRELUDE: dict[str, str] = dict(
             f"{_PHASE}, int size",
             _asm("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", f'{_AT}, "r"(size)'),
         ),
-        function("tw_phase_wait", "void", f"{_PHASE}, int parity", _WAIT),
+        *(
+            function(name, "void", f"{_PHASE}, int parity", _WAIT.replace("{order}", order))
+            for name, order in (
+                ("tw_phase_wait", ""),
+                ("tw_phase_wait_cluster", ".acquire.cluster"),
+            )
+        ),
+        *(_remote_store(words) for words in (1, 2, 4)),
         *(
             _bulk_load(rank, multicast=multicast)
             for rank in range(1, _MAX_RANK + 1)

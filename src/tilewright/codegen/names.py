@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, WarpgroupMma
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, WarpgroupMma
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -93,7 +93,7 @@ def _bound(statement: Statement) -> Iterator[str]:
             yield from (name for name, _ in digits)
         case Loop(var=var):
             yield var
-        case BulkLoad() | BulkStore() | WarpgroupMma():
+        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
             yield from (name for name, _ in statement.over)
         case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
             yield from (name for name, _ in statement.over)

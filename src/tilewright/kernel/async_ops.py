@@ -168,6 +168,26 @@ class ProxyFence:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteStore:
+    """Start storing registers to the shared memory of the cluster's block of rank `block`.
+
+    Per instance and thread: elements ``dst[.., j] = src[.., j]``, j < width, of 4, 8 or 16 bytes
+    together. The registers are read at once. When the elements have landed, their bytes are taken
+    off the pending bytes of `phase` in that block, and who waits there for that phase sees them.
+    It goes through the threads' own proxy. That block must not end before they have landed.
+    """
+
+    over: Over
+    dst: MemRef
+    src: RegRef
+    width: int
+    block: Expr
+    phase: PhaseRef
+    span: Span | None = None
+    note: str = ""
+
+
 # ---------------------------------------------------------------- warpgroup matrix instructions
 
 
@@ -254,7 +274,7 @@ class ClusterWait:
 
 AsyncStatement = (
     InitPhases | Arrive | ArriveExpect | PhaseWait
-    | BulkLoad | BulkStore | BulkCommit | BulkWait | ProxyFence
+    | BulkLoad | BulkStore | BulkCommit | BulkWait | ProxyFence | RemoteStore
     | WarpgroupMma | WarpgroupFence | WarpgroupCommit | WarpgroupWait
     | SetRegisters | NamedBarrier | ClusterArrive | ClusterWait
 )  # fmt: skip

@@ -17,6 +17,7 @@ from tilewright.kernel.async_ops import (
     PhaseRef,
     PhaseWait,
     ProxyFence,
+    RemoteStore,
     SetRegisters,
     TileRef,
     WarpgroupCommit,
@@ -28,7 +29,7 @@ from tilewright.kernel.refs import Over, ReducedAxis, RegRef
 from tilewright.kernel.scan import Line
 
 ASYNC_WORDS = frozenset(
-    ("init", "arrive", "wait", "bulk", "proxy", "warpgroup", "registers", "named", "cluster")
+    "init arrive wait bulk remote proxy warpgroup registers named cluster".split()
 )
 
 
@@ -47,6 +48,8 @@ def read_async(line: Line, word: str, over: Over) -> AsyncStatement:
             return PhaseWait(phase, line.after("parity").expr(), note=line.note)
         case "bulk":
             return _bulk(line, over)
+        case "remote":
+            return _remote(line, over)
         case "proxy":
             line.expect("fence")
             return ProxyFence(line.note)
@@ -94,6 +97,14 @@ def _bulk(line: Line, over: Over) -> AsyncStatement:
     phase = _phase(line.after("signals"))
     ranks = line.expr() if line.accept("multicast") else None
     return BulkLoad(over, dst, name, coordinates, phase, ranks, note=line.note)
+
+
+def _remote(line: Line, over: Over) -> RemoteStore:
+    width = line.after("store").integer()
+    dst = line.memory()
+    block = line.after("in").after("block").expr()
+    src = line.after("=").regs()
+    return RemoteStore(over, dst, src, width, block, _phase(line.after("signals")), note=line.note)
 
 
 def _warpgroup(line: Line, over: Over) -> AsyncStatement:

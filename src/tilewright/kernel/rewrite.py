@@ -14,6 +14,7 @@ from tilewright.kernel.async_ops import (
     NamedBarrier,
     PhaseRef,
     PhaseWait,
+    RemoteStore,
     TileRef,
     WarpgroupMma,
 )
@@ -170,6 +171,14 @@ def _map_async(statement: AsyncStatement, f: Mapped) -> AsyncStatement:
         case BulkStore():
             coordinates = tuple(f(c) for c in statement.coordinates)
             return replace(statement, coordinates=coordinates, src=map_memory(statement.src, f))
+        case RemoteStore():
+            return replace(
+                statement,
+                dst=map_memory(statement.dst, f),
+                src=map_registers(statement.src, f),
+                block=f(statement.block),
+                phase=_map_phase(statement.phase, f),
+            )
         case WarpgroupMma(a=a):
             return replace(
                 statement,

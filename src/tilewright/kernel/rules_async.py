@@ -15,6 +15,7 @@ from tilewright.kernel.async_ops import (
     BulkWait,
     InitPhases,
     NamedBarrier,
+    RemoteStore,
     SetRegisters,
     TensorMap,
     TileRef,
@@ -36,6 +37,7 @@ _MAX_ARRIVALS = (1 << 20) - 1
 _BOX = 256  # elements along one axis of a box, at most
 _RANK = 5
 _NAMED = 15  # barriers with a name
+_REMOTE_BYTES = (4, 8, 16)  # that a thread stores in another block at once
 _COPY_ALIGN = 128  # bytes; where a box that is not swizzled begins
 
 # ---------------------------------------------------------------- transaction barriers
@@ -99,7 +101,7 @@ def _phase_uses(view: View) -> Iterator[Fault]:
         match statement:
             case ArriveExpect(size=size) if not 0 < size <= _MAX_ARRIVALS or size % 16:
                 yield Fault(f"{size} bytes are expected", statement, expected="a multiple of 16")
-            case Arrive(block=Expr() as block):
+            case Arrive(block=Expr() as block) | RemoteStore(block=block):
                 if not interval(block, scope.ranges).within(0, cluster - 1):
                     text = f"block {block} of a cluster of {cluster}"
                     yield Fault(text, statement, expected=f"0..{cluster - 1}")
@@ -201,6 +203,43 @@ def _place(declared: TensorMap, buffer: Shared, ref: MemRef, scope: Scope) -> It
         yield f"a box of {box} elements may pass the end of {buffer.name}"
 
 
+# ---------------------------------------------------------------- stores to other blocks
+
+
+def _remote(view: View) -> Iterator[Fault]:
+    for _, statement in view.statements:
+        if not isinstance(statement, RemoteStore):
+            continue
+        name, digits = statement.dst.name, {name for name, _ in statement.over}
+        buffer = view.memory[name]
+        if not isinstance(buffer, Shared):
+            yield Fault(f"{name} is not a shared buffer", statement)
+            continue
+        if view.target.max_cluster < 2:
+            yield Fault(f"{view.target.name} has no clusters", statement)
+        size = statement.width * buffer.dtype.bytes
+        if size not in _REMOTE_BYTES:
+            listed = ", ".join(map(str, _REMOTE_BYTES))
+            yield Fault(f"stores {size} bytes together", statement, expected=listed)
+        elif any(place % size for place in _places(buffer, statement.dst)):
+            found = f"{name} is not indexed in steps of {size} bytes"
+            yield Fault(found, statement, mend="use a narrower store")
+        if buffer.swizzle is not None and buffer.swizzle.bits:
+            yield Fault(f"{name} is swizzled", statement)
+        if digits & (statement.block.variables() | statement.phase.index.variables()):
+            yield Fault("its instances go to several blocks or phases", statement)
+        if view.types[statement.src.name] != buffer.dtype:
+            found = f"{view.types[statement.src.name]} where {buffer.dtype} is needed"
+            yield Fault(found, statement, mend="cast it")
+
+
+def _places(buffer: Shared, ref: MemRef) -> Iterator[int]:
+    """Bytes: where the buffer begins, and what each index adds in steps of."""
+    yield buffer.offset
+    for index, stride in zip(ref.index, buffer.strides, strict=True):
+        yield divisor(index, {}) * stride * buffer.dtype.bytes
+
+
 # ---------------------------------------------------------------- warpgroup instructions
 
 
@@ -297,6 +336,7 @@ ASYNC: tuple[Rule, ...] = (
     Rule("phase-uses", "a transaction barrier, a block, a mask is one of those there", _phase_uses),
     Rule("maps", "a tensor map is one that the copy engine can follow", _maps),
     Rule("bulk", "a box lies in shared memory as the copy engine moves it", _bulk),
+    Rule("remote", "a store to another block moves 4, 8 or 16 aligned bytes", _remote),
     Rule("warpgroup", "a warpgroup instruction exists, on operands that it can read", _warpgroup),
     Rule("roles", "registers, named barriers and pending groups are possible numbers", _roles),
 )

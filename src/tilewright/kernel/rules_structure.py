@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from itertools import combinations
 from math import prod
 
-from tilewright.kernel.async_ops import ClusterArrive, ClusterWait, InitPhases, WarpgroupMma
+from tilewright.kernel.async_ops import (
+    ClusterArrive,
+    ClusterWait,
+    InitPhases,
+    RemoteStore,
+    WarpgroupMma,
+)
 from tilewright.kernel.fault import Fault, Rule, View
 from tilewright.kernel.ops import (
     AsyncCopy,
@@ -321,7 +327,7 @@ def _run(view: View, statement: Statement, ref: RegRef) -> int:
     match statement:
         case Load():
             return statement.width if ref is statement.dst else 1
-        case Store():
+        case Store() | RemoteStore():
             return statement.width
         case Mma() | WarpgroupMma():
             atom = view.target.atom(statement.atom)

@@ -14,6 +14,7 @@ from tilewright.kernel.async_ops import (
     NamedBarrier,
     PhaseRef,
     PhaseWait,
+    RemoteStore,
     SetRegisters,
     TileRef,
     WarpgroupCommit,
@@ -199,7 +200,7 @@ def unrolled_digits(statement: Statement) -> Over:
     match statement:
         case Assign() | Load() | Store() | AsyncCopy() | Mma():
             return statement.over
-        case BulkLoad() | BulkStore() | WarpgroupMma():
+        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
             return statement.over
         case Reduce():
             return statement.over + statement.along
@@ -225,7 +226,7 @@ def read_fragments(statement: Statement) -> Iterator[RegRef]:
     match statement:
         case Load():
             yield from (c.ref for c in statement.indirect)
-        case Store():
+        case Store() | RemoteStore():
             yield statement.src
         case Reduce():
             yield statement.dst
@@ -243,7 +244,7 @@ def memory_refs(statement: Statement) -> Iterator[MemRef]:
     match statement:
         case Load():
             yield statement.src
-        case Store():
+        case Store() | RemoteStore():
             yield statement.dst
         case AsyncCopy():
             yield from (statement.dst, statement.src)
@@ -261,7 +262,7 @@ def memory_refs(statement: Statement) -> Iterator[MemRef]:
 def phase_ref(statement: Statement) -> PhaseRef | None:
     """The transaction barrier that the statement works on."""
     match statement:
-        case Arrive() | ArriveExpect() | PhaseWait() | BulkLoad():
+        case Arrive() | ArriveExpect() | PhaseWait() | BulkLoad() | RemoteStore():
             return statement.phase
         case _:
             return None
@@ -332,7 +333,7 @@ def expressions(statement: Statement) -> Iterator[Expr]:
         case Load():
             for coordinate in statement.indirect:
                 yield from coordinate.ref.index
-        case Store():
+        case Store() | RemoteStore():
             yield from statement.src.index
         case Mma():
             yield from (*statement.a.index, *statement.b.index)
@@ -362,6 +363,8 @@ def _async_expressions(statement: Statement) -> Iterator[Expr]:
                 yield statement.multicast
         case BulkStore():
             yield from statement.coordinates
+        case RemoteStore():
+            yield statement.block
         case WarpgroupMma():
             yield from guard_expressions(statement.accumulate)
             if isinstance(statement.a, RegRef):

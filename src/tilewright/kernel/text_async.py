@@ -18,6 +18,7 @@ from tilewright.kernel.async_ops import (
     Phases,
     PhaseWait,
     ProxyFence,
+    RemoteStore,
     SetRegisters,
     TensorMap,
     TileRef,
@@ -63,6 +64,8 @@ def show_async(statement: AsyncStatement) -> str:
             return show_over(statement.over) + _copy(statement)
         case ProxyFence():
             return "proxy fence"
+        case RemoteStore():
+            return show_over(statement.over) + _remote(statement)
         case WarpgroupMma():
             return _mma(statement)
         case SetRegisters(count, grow):
@@ -104,6 +107,12 @@ def _copy(statement: BulkLoad | BulkStore) -> str:
     mask = statement.multicast
     ranks = "" if mask is None else f" multicast {show_expr(mask)}"
     return f"bulk load {show_ref(statement.dst)} = {box} signals {_phase(statement.phase)}{ranks}"
+
+
+def _remote(store: RemoteStore) -> str:
+    where = f"{show_ref(store.dst)} in block {show_expr(store.block)}"
+    value = f"{show_ref(store.src)} signals {_phase(store.phase)}"
+    return f"remote store {store.width} {where} = {value}"
 
 
 def _mma(mma: WarpgroupMma) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.base.diagnostics import BarrierError, LegalityError, RaceError
-from tilewright.codegen.sim import bulk
-from tilewright.codegen.sim.agents import LOAD, MATRIX, Agents, Operation
+from tilewright.codegen.sim import bulk, remote
+from tilewright.codegen.sim.agents import LOAD, MATRIX, REMOTE, Agents, Operation
 from tilewright.codegen.sim.clocks import ClockLog, Clocks, Knowledge
 from tilewright.codegen.sim.index import Scope, evaluate
 from tilewright.codegen.sim.machine import Asynchrony, Machine
@@ -28,6 +28,7 @@ from tilewright.kernel.async_ops import (
     NamedBarrier,
     PhaseWait,
     ProxyFence,
+    RemoteStore,
     SetRegisters,
     WarpgroupCommit,
     WarpgroupFence,
@@ -90,6 +91,8 @@ def perform(machine: Machine, s: Statement, scope: Scope, mask: BoolArray | None
             bulk.load(machine, s, scope, full)
         case BulkStore():
             bulk.store(machine, s, scope, full)
+        case RemoteStore():
+            remote.store(machine, s, scope, mask)
         case BulkCommit():
             bulk.commit(machine, full)
         case BulkWait(pending, read):
@@ -210,7 +213,7 @@ def _check_drained(machine: Machine, operation: Operation) -> None:
 
 
 def _undrained(operation: Operation, expected: str) -> RaceError:
-    doing = {LOAD: "writes to", MATRIX: "uses"}.get(operation.kind, "reads")
+    doing = {LOAD: "writes to", REMOTE: "writes to", MATRIX: "uses"}.get(operation.kind, "reads")
     names = sorted({region.buffer.name for region in operation.regions})
     return RaceError(
         f"a block ends while a {operation.kind.name} still {doing} its shared memory "
