@@ -59,17 +59,27 @@ class Parameters(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Configuration(ctypes.Structure):
+    """The driver's CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
 @dataclass
 class FakeDriver:
     """Records launches as the driver would read them."""
 
     status: int = 0
-    context: int = 7
+    current: int = 7
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     pushed: list[object] = field(default_factory=list)
 
-    def cuCtxGetCurrent(self) -> tuple[int, int]:  # noqa: N802
-        return 0, self.context
+    def context(self, place: int) -> int:
+        ctypes.c_void_p.from_address(place).value = self.current
+        return 0
 
     def cuCtxPushCurrent(self, context: object) -> tuple[int]:  # noqa: N802
         self.pushed.append(context)
@@ -79,12 +89,17 @@ class FakeDriver:
         self.pushed.append("pop")
         return 0, 0
 
-    def cuLaunchKernel(self, *arguments: Any) -> tuple[int]:  # noqa: N802
+    def launch(self, configuration: int, function: int, parameters: int, extra: None) -> int:
+        c = Configuration.from_address(configuration)
         kinds = [kind for _, kind, *_ in Parameters._fields_]
-        addresses = (ctypes.c_void_p * len(kinds)).from_address(arguments[9])
+        addresses = (ctypes.c_void_p * len(kinds)).from_address(parameters)
         values = [k.from_address(a).value for k, a in zip(kinds, addresses, strict=True)]
-        self.calls.append((arguments[:9], values))
-        return (self.status,)
+        shape = (function, *c.grid, *c.block, c.shared, c.stream or 0, c.attributes, c.count)
+        self.calls.append((shape, values))
+        return self.status
+
+    def CUresult(self, status: int) -> int:  # noqa: N802
+        return status
 
     def cuGetErrorName(self, status: int) -> tuple[int, bytes]:  # noqa: N802
         return 0, b"CUDA_ERROR_INVALID_VALUE"
@@ -97,7 +112,7 @@ class FakeDriver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(launch, "load_driver", lambda: fake)
-    monkeypatch.setattr("tilewright.runtime.cuda_driver.load_driver", lambda: fake)
+    monkeypatch.setattr(launch, "launch_calls", lambda: fake)
     return fake
 
 
@@ -108,25 +123,38 @@ def test_offsets_are_those_of_c() -> None:
 
 
 def test_a_launch_passes_everything(driver: FakeDriver) -> None:
-    bound = bind_launch(Module(None, "function", 7), kernel(), SIZES, SCALARS)
+    bound = bind_launch(Module(None, 5, 7), kernel(), SIZES, SCALARS)
     bound(99, 0x1000, 0x2000)
     bound(98, 0x3000, 0x4000)
     (shape, values), (_, again) = driver.calls
-    assert shape == ("function", 3 * 4, 1, 1, 64, 1, 1, 2048, 99)
+    assert shape == (5, 3 * 4, 1, 1, 64, 1, 1, 2048, 99, None, 0)
     assert values == [0x1000, 0x2000, 130, 4, True, 2.5, 0x3E00, 0xC000, -3, 0.5]
     assert again[:2] == [0x3000, 0x4000]
     assert driver.pushed == []
 
 
+def test_a_fixed_launch_takes_the_stream_alone(driver: FakeDriver) -> None:
+    bound = bind_launch(Module(None, 5, 7), kernel(), SIZES, SCALARS)
+    fixed = bound.fixed(0x1000, 0x2000)
+    bound(1, 0x3000, 0x4000)
+    fixed(42)
+    fixed(43)
+    (_, other), (shape, values), (again, same) = driver.calls
+    assert other[:2] == [0x3000, 0x4000]
+    assert shape == (5, 3 * 4, 1, 1, 64, 1, 1, 2048, 42, None, 0)
+    assert values == same == [0x1000, 0x2000, 130, 4, True, 2.5, 0x3E00, 0xC000, -3, 0.5]
+    assert again[8] == 43
+
+
 def test_another_current_device_is_restored(driver: FakeDriver) -> None:
-    bound = bind_launch(Module(None, "function", 8), kernel(), SIZES, SCALARS)
+    bound = bind_launch(Module(None, 5, 8), kernel(), SIZES, SCALARS)
     bound(0, 1, 2)
     assert driver.pushed == [8, "pop"]
     assert len(driver.calls) == 1
 
 
 def test_threads_do_not_share_a_buffer(driver: FakeDriver) -> None:
-    bound = bind_launch(Module(None, "function", 7), kernel(), SIZES, SCALARS)
+    bound = bind_launch(Module(None, 5, 7), kernel(), SIZES, SCALARS)
 
     def work(number: int) -> None:
         for _ in range(200):
@@ -144,7 +172,7 @@ def test_threads_do_not_share_a_buffer(driver: FakeDriver) -> None:
 
 def test_a_refused_launch_says_why(driver: FakeDriver) -> None:
     driver.status = 1
-    bound = bind_launch(Module(None, "function", 7), kernel(), SIZES, SCALARS)
+    bound = bind_launch(Module(None, 5, 7), kernel(), SIZES, SCALARS)
     with pytest.raises(ToolchainError, match="CUDA_ERROR_INVALID_VALUE invalid argument"):
         bound(0, 1, 2)
 
@@ -164,7 +192,7 @@ def test_sizes_that_do_not_fit_are_refused(
     driver: FakeDriver, sizes: dict[str, int], message: str
 ) -> None:
     with pytest.raises(CallError, match=message):
-        bind_launch(Module(None, "function", 7), kernel(), sizes, SCALARS)
+        bind_launch(Module(None, 5, 7), kernel(), sizes, SCALARS)
     assert driver.calls == []
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewright.base.diagnostics import CallError
 from tilewright.driver.call import Call, bind_symbols
 from tilewright.driver.compile import Compilation
 from tilewright.driver.overlaps import Footprint
-from tilewright.runtime.arguments import Device
+from tilewright.runtime.arguments import Device, TensorView, glance
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import (
     Module,
     architecture,
     current_stream,
     load_module,
+    stream_reader,
     use_device,
 )  # fmt: skip
 from tilewright.runtime.launch import BoundLaunch, bind_launch
@@ -23,7 +26,11 @@ from tilewright.runtime.toolchain import compile_source
 if TYPE_CHECKING:
     from tilewright.codegen.sim import SimReport as SimulationResult
 
+MOST_LAUNCHES = 1024  # that are kept for one kernel: a scalar may be another in each call
 ARCHITECTURES = {"sm_90": "sm_90a"}  # the target that serves each device architecture
+
+
+_Value = TypeVar("_Value")
 
 
 def device_target(device: Device) -> str | None:
@@ -44,6 +51,77 @@ def device_target(device: Device) -> str | None:
     )
 
 
+class Started:
+    """A launch for arguments of one kind (see `arguments.glance`), given by their pointers."""
+
+    __slots__ = ("_device", "_launch", "_near", "_stream")
+
+    def __init__(self, launch: BoundLaunch, footprint: Footprint, device: int) -> None:
+        self._launch = launch
+        self._near = footprint.near()
+        self._device = device
+        self._stream = stream_reader()
+
+    def __call__(self, pointers: Sequence[int]) -> bool:
+        """Launch on the current stream; False, and nothing done, where tensors may overlap."""
+        for i, j, low, high in self._near:
+            if low < pointers[i] - pointers[j] < high:
+                return False
+        self._launch(self._stream(self._device), *pointers)
+        return True
+
+
+class KnownCalls:
+    """Launches by what `glance` sees of their arguments: the short way of a call."""
+
+    __slots__ = ("_grain", "_known")
+
+    def __init__(self, grain: int = 16) -> None:
+        self._grain = grain
+        self._known: dict[object, Started] = {}
+
+    def start(self, arguments: Sequence[Any]) -> bool:
+        """Launch where a call like this one was made before; False, and nothing done, elsewhere."""
+        seen = glance(arguments, self._grain)
+        if seen is None:
+            return False
+        try:
+            found = self._known.get(seen[0])
+        except TypeError:  # a library whose shapes are lists
+            return False
+        return found is not None and found(seen[1])
+
+    def add(self, arguments: Sequence[Any], started: Started | None) -> None:
+        """Remember how to launch calls such as this one."""
+        seen = glance(arguments, self._grain)
+        if seen is not None and started is not None:
+            with suppress(TypeError):
+                remember(self._known, seen[0], started)
+
+
+def remember(known: dict[object, _Value], key: object, value: _Value) -> None:
+    """Keep a value by its key; where there are many by now, the others are forgotten."""
+    if len(known) >= MOST_LAUNCHES:
+        known.clear()
+    known[key] = value
+
+
+class BoundCall:
+    """A call with all arguments fixed. It keeps them alive, and does not look at them again."""
+
+    __slots__ = ("_call", "_device", "_start", "_stream")
+
+    def __init__(self, call: Call, start: Callable[[int], None]) -> None:
+        self._call = call
+        self._start = start
+        self._device = call.device.index
+        self._stream = stream_reader()
+
+    def __call__(self, stream: int | None = None) -> None:
+        """Launch on `stream`, the address of a CUDA stream; by default the current one."""
+        self._start(self._stream(self._device) if stream is None else stream)
+
+
 class Launcher:
     """Builds and loads the machine code once per device, and keeps bound launches."""
 
@@ -51,29 +129,53 @@ class Launcher:
         self._compilation = compilation
         self._modules: dict[int, Module] = {}
         self._launches: dict[object, tuple[BoundLaunch, Footprint]] = {}
+        # Calls whose addresses are alike modulo this need one check of what tensors promise.
+        self.grain = max((t.align for t in compilation.interface.tensors), default=16)
 
     def run(self, call: Call) -> SimulationResult | None:
         """Run on the call's device, writing outputs in place."""
-        if call.device.kind == "cpu":
-            from tilewright.codegen.sim import simulate
-
-            kernel = self._compilation.kernel
-            arguments: dict[str, Any] = {n: v.array() for n, v in call.tensors.items()}
-            arguments.update(call.scalars)
-            symbols = bind_symbols(kernel, call)
-            views = tuple(call.tensors.values())
-            Footprint.of(kernel, views).check(views)
-            return simulate(kernel, self._compilation.specialisation.target, arguments, symbols)
-        key = (call.device.index, call.key, *call.scalars.values())
         views = tuple(call.tensors.values())
-        found = self._launches.get(key)
-        if found is None:
-            found = self._bind(call), Footprint.of(self._compilation.interface, views)
-            self._launches[key] = found
-        launch, footprint = found
+        if call.device.kind == "cpu":
+            return self._simulate(call, views)
+        launch, footprint = self._found(call, views)
         footprint.check(views)
         launch(current_stream(call.device.index), *(v.pointer for v in views))
         return None
+
+    def started(self, call: Call) -> Started | None:
+        """How to launch calls such as this one again; None where they are simulated."""
+        if call.device.kind == "cpu":
+            return None
+        return Started(*self._found(call, tuple(call.tensors.values())), call.device.index)
+
+    def bind(self, call: Call) -> Callable[[], SimulationResult | None]:
+        """The call with its arguments fixed: a `BoundCall` for tensors on a device."""
+        views = tuple(call.tensors.values())
+        if call.device.kind == "cpu":
+            return lambda: self._simulate(call, views)
+        launch, footprint = self._found(call, views)
+        footprint.check(views)
+        return BoundCall(call, launch.fixed(*(v.pointer for v in views)))
+
+    def _simulate(self, call: Call, views: Sequence[TensorView]) -> SimulationResult:
+        from tilewright.codegen.sim import simulate
+
+        kernel = self._compilation.kernel
+        arguments: dict[str, Any] = {n: v.array() for n, v in call.tensors.items()}
+        arguments.update(call.scalars)
+        symbols = bind_symbols(kernel, call)
+        Footprint.of(kernel, views).check(views)
+        return simulate(kernel, self._compilation.specialisation.target, arguments, symbols)
+
+    def _found(self, call: Call, views: Sequence[TensorView]) -> tuple[BoundLaunch, Footprint]:
+        """The launch for the call's shapes, strides and scalars, made where it is new."""
+        places = tuple(v.pointer % self.grain for v in views)
+        key = (call.device.index, call.key, places, *map(repr, call.scalars.values()))
+        found = self._launches.get(key)
+        if found is None:
+            found = (self._bind(call), Footprint.of(self._compilation.interface, views))
+            remember(self._launches, key, found)
+        return found
 
     def _bind(self, call: Call) -> BoundLaunch:
         kernel = self._compilation.interface

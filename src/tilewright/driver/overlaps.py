@@ -71,6 +71,13 @@ class Footprint:
             tuple(t.span for t in kernel.tensors),
         )
 
+    def near(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Pairs i, j whose bytes meet only where ``low < pointer[i] - pointer[j] < high``."""
+        return tuple(
+            (i, j, self.reach[j][0] - self.reach[i][1], self.reach[j][1] - self.reach[i][0])
+            for i, j in self.pairs
+        )
+
     def check(self, views: Sequence[TensorView]) -> None:
         """CallError where a written tensor shares memory with another argument."""
         for i, j in self.pairs:

@@ -113,6 +113,33 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, np.ndarray) or any(hasattr(value, marker) for marker in markers)
 
 
+Glance = tuple[tuple[object, ...], list[int]]
+
+
+def glance(arguments: Sequence[Any], grain: int = 16) -> Glance | None:
+    """All that a launch may depend on, and the pointers; None where `view` has to look.
+
+    Calls of one key differ in their pointers alone, which are alike modulo `grain` bytes. It
+    costs a fraction of a microsecond an argument and serves tensors of torch, and numbers.
+    """
+    key: list[object] = []
+    pointers: list[int] = []
+    try:
+        for value in arguments:
+            if value.__class__ in _NUMBERS:
+                key += (value.__class__, repr(value))  # -0.0 equals 0.0
+                continue
+            pointer = value.data_ptr()
+            pointers.append(pointer)
+            key += (value.shape, value.stride(), value.dtype, value.device, pointer % grain)
+    except (AttributeError, TypeError):  # another library's tensors
+        return None
+    return tuple(key), pointers
+
+
+_NUMBERS = frozenset((int, float, bool))
+
+
 def view(value: object, name: str = "argument") -> TensorView:
     """The memory of a tensor. CallError where `value` is none, DTypeError for its element type."""
     if isinstance(value, np.ndarray):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -86,15 +88,45 @@ def use_device(device: int) -> None:
 
 def current_stream(device: int = 0) -> int:
     """The stream that work of this thread goes to: torch's current one where torch is loaded."""
+    return stream_reader()(device)
+
+
+def stream_reader() -> Callable[[int], int]:
+    """How to read `current_stream` of a device, once it is known whether torch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return 0
+        return lambda _: 0
     read = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if read is not None:  # a tenth of the cost of the public way, which builds an object
-        return int(read(device))
+        return read
     if not torch.cuda.is_available():
-        return 0
-    return int(torch.cuda.current_stream(device).cuda_stream)
+        return lambda _: 0
+    return lambda device: int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# ---------------------------------------------------------------- launches
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCalls:
+    """The two driver calls of each launch, by `ctypes`: a quarter of what the bindings take.
+
+    `launch` takes the addresses of a configuration and of the parameters' addresses, with the
+    kernel between them; `context` writes the current context to an address.
+    """
+
+    launch: Callable[[int, int, int, None], int]
+    context: Callable[[Any], int]
+
+
+@cache
+def launch_calls() -> LaunchCalls:
+    load_driver()
+    library = ctypes.CDLL("libcuda.so.1")
+    launch, context = library.cuLaunchKernelEx, library.cuCtxGetCurrent
+    launch.argtypes = (ctypes.c_void_p,) * 4
+    context.argtypes = (ctypes.c_void_p,)
+    return LaunchCalls(launch, context)
 
 
 # ---------------------------------------------------------------- modules

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
 from tilewright.kernel.declared import Interface
 from tilewright.runtime.arguments import numpy_dtype
-from tilewright.runtime.cuda_driver import Module, checked, load_driver
+from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
 from tilewright.runtime.tensor_maps import (
     MAP_ALIGN,
     MAP_FORMAT,
@@ -24,6 +24,10 @@ from tilewright.runtime.tensor_maps import (
     Maps,
     map_encoders,
 )
+
+# A launch's buffer: the driver's CUlaunchConfig (blocks, threads, shared memory, stream, no
+# attributes), then the parameters.
+STREAM, HEAD = 32, 64
 
 _FORMATS = {
     "f64": "d",
@@ -72,14 +76,34 @@ def scalar_value(value: float | int | bool, dtype: DType) -> Any:
     return np.asarray(value).astype(numpy_dtype(dtype)).tobytes()
 
 
-class _Frame(threading.local):
-    """One thread's parameter buffer, with the array of pointers that the driver reads."""
+class _Frame(NamedTuple):
+    """A configuration and parameters in one buffer, and the addresses that the driver takes."""
+
+    buffer: Any
+    configuration: int
+    parameters: int
+    context: ctypes.c_void_p  # receives the current context
+    context_place: int
+    addresses: Any  # of each parameter; `parameters` is where they lie
+
+    @staticmethod
+    def of(template: bytes, offsets: Sequence[int]) -> _Frame:
+        buffer = ctypes.create_string_buffer(template, len(template))
+        start = ctypes.addressof(buffer)
+        places = (start + HEAD + offset for offset in offsets)
+        addresses = (ctypes.c_void_p * max(len(offsets), 1))(*places)
+        context = ctypes.c_void_p()
+        return _Frame(
+            buffer, start, ctypes.addressof(addresses), context, ctypes.addressof(context),
+            addresses,
+        )  # fmt: skip
+
+
+class _Frames(threading.local):
+    """A frame for each thread."""
 
     def __init__(self, template: bytes, offsets: Sequence[int]) -> None:
-        self.buffer = ctypes.create_string_buffer(template, max(len(template), 1))
-        base = ctypes.addressof(self.buffer)
-        self.addresses = (ctypes.c_void_p * max(len(offsets), 1))(*(base + o for o in offsets))
-        self.parameters = ctypes.addressof(self.addresses)
+        self.own = _Frame.of(template, offsets)
 
 
 class BoundLaunch:
@@ -89,16 +113,9 @@ class BoundLaunch:
     """
 
     __slots__ = (
-        "_blocks",
-        "_context",
-        "_driver",
-        "_frame",
-        "_maps",
-        "_module",
-        "_pack",
-        "_shared",
-        "_threads",
-    )
+        "_context", "_current", "_frames", "_function", "_launch", "_maps", "_module", "_offsets",
+        "_pack", "_template",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -109,48 +126,70 @@ class BoundLaunch:
         encoders: tuple[MapEncoder, ...] = (),
     ) -> None:
         block = ParameterBlock.of(kernel)
+        self._offsets = block.offsets
         pointers, maps = len(kernel.tensors), len(kernel.maps)
-        self._maps = Maps(encoders, block.offsets[pointers]) if encoders else None
-        template = bytearray(block.size)
+        self._maps = Maps(encoders, HEAD + block.offsets[pointers]) if encoders else None
+        self._template = bytearray(HEAD + block.size)
+        sizes = (blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
+        struct.pack_into("7I", self._template, 0, *sizes)
         first = pointers + maps
         fixed = zip(block.formats[first:], block.offsets[first:], values, strict=True)
         for code, offset, value in fixed:
-            struct.pack_into(code, template, offset, value)
-        self._frame = _Frame(bytes(template), block.offsets)
-        self._pack = struct.Struct("P" * pointers).pack_into
-        self._driver = load_driver()
-        self._module = module
+            struct.pack_into(code, self._template, HEAD + offset, value)
+        self._frames = _Frames(bytes(self._template), block.offsets)
+        self._pack = struct.Struct(f"P{HEAD - STREAM - 8}x{pointers}P").pack_into
+        calls = launch_calls()
+        self._launch, self._current = calls.launch, calls.context
+        self._module = module  # its code stays loaded
+        self._function = int(module.function)
         self._context = int(module.context)
-        self._blocks = blocks
-        self._threads = kernel.threads
-        self._shared = kernel.shared_bytes
 
     def __call__(self, stream: int, *pointers: int) -> None:
         """Start the kernel on `stream`, a stream of its device. ToolchainError where it fails.
 
         The thread's current device may be another one, and stays so.
         """
-        driver = self._driver
-        if int(driver.cuCtxGetCurrent()[1]) == self._context:
-            self._start(stream, pointers)
-            return
+        frame = self._frames.own
+        self._pack(frame[0], STREAM, stream, *pointers)
+        if self._maps is not None:
+            self._maps.write(frame[0], pointers)
+        self._start(frame)
+
+    def fixed(self, *pointers: int) -> Callable[[int], None]:
+        """The launch with its pointers fixed too: it takes the stream."""
+        template = bytearray(self._template)
+        self._pack(template, STREAM, 0, *pointers)
+        if self._maps is not None:
+            self._maps.write(template, pointers)
+        frames = _Frames(bytes(template), self._offsets)
+        pack, begin = struct.Struct("P").pack_into, self._start
+
+        def start(stream: int) -> None:
+            frame = frames.own
+            pack(frame[0], STREAM, stream)
+            begin(frame)
+
+        return start
+
+    def _start(self, frame: _Frame) -> None:
+        _, configuration, parameters, context, place, _ = frame
+        self._current(place)
+        if context.value == self._context:
+            status = self._launch(configuration, self._function, parameters, None)
+        else:
+            status = self._start_elsewhere(frame)
+        if status:
+            driver = load_driver()
+            checked(driver, (driver.CUresult(status),))
+
+    def _start_elsewhere(self, frame: _Frame) -> int:
+        """Launch in the kernel's context, and return to the current one."""
+        driver = load_driver()
         checked(driver, driver.cuCtxPushCurrent(self._module.context))
         try:
-            self._start(stream, pointers)
+            return self._launch(frame.configuration, self._function, frame.parameters, None)
         finally:
             driver.cuCtxPopCurrent()
-
-    def _start(self, stream: int, pointers: Sequence[int]) -> None:
-        frame = self._frame
-        self._pack(frame.buffer, 0, *pointers)
-        if self._maps is not None:
-            self._maps.write(frame.buffer, pointers)
-        result = self._driver.cuLaunchKernel(
-            self._module.function, self._blocks, 1, 1, self._threads, 1, 1,
-            self._shared, stream, frame.parameters, 0,
-        )  # fmt: skip
-        if result[0]:
-            checked(self._driver, result)
 
 
 def bind_launch(
