@@ -72,6 +72,13 @@ def find(world: World, dims: Sequence[Dim], guard: Guard) -> Point | None:
     return Point(point.symbols, tuple((d.name, values[d.name]) for d in dims))
 
 
+def possible(world: World, dims: Sequence[Dim], guard: Guard) -> bool:
+    """Whether some point of the dims satisfies the guard: `find`, where it does not matter which."""
+    small = compact(dims, tuple(c.expr for c in guard))
+    rows = tuple(Constraint(e, c.equality) for e, c in zip(small.exprs, guard, strict=True))
+    return not world.is_empty(small.dims, rows)
+
+
 def smaller(piece: Piece) -> tuple[Piece, Callable[[dict[str, int]], dict[str, int]]]:
     """The piece over fewer dims, and the way back to values of its own dims."""
     exprs = (*(c.expr for c in piece.guard), *piece.index)

@@ -12,7 +12,7 @@ from tilewright.lower.obligations.accesses import Access, memory
 from tilewright.lower.obligations.bulk_boxes import unboxed
 from tilewright.lower.obligations.scope import Program
 from tilewright.poly.expr import Expr, at_least
-from tilewright.poly.prove import attempt, find, instance_text
+from tilewright.poly.prove import attempt, find, instance_text, possible
 from tilewright.poly.results import (
     Kind,
     Obligation,
@@ -42,7 +42,7 @@ def boxes_meet(program: Program, found: Sequence[Access]) -> Iterator[Obligation
 
 def _meets(program: Program, access: Access) -> Result:
     piece = access.piece(program, hardware=())
-    if find(program.world, piece.dims, piece.guard) is not None:
+    if possible(program.world, piece.dims, piece.guard):
         return Proved("what lies outside is not accessed")
     where = access.domain(program, hardware=())
     point = find(program.world, where.dims, where.guard)

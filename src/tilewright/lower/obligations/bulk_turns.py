@@ -8,7 +8,7 @@ That the consumer waits for the load of that turn is the business of the proofs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -49,18 +49,22 @@ def apart(program: Program, one: Site, two: Site) -> bool:
 
 def turns(program: Program, read: Site, write: Site) -> Turns | str:
     """How the writer's turns are the reader's; a reason where they do not correspond."""
+    conditions = {id(c) for c in read.frame.conditions}
+    if any(id(c) not in conditions for c in write.frame.conditions):
+        return "conditions that are data decide whether the load runs"
     mine, theirs = read.frame.loops, write.frame.loops
     if len(mine) != len(theirs):
         return f"{_count(mine)} around the read, {_count(theirs)} around the load"
     names: dict[str, str] = {}
     waiting = [d for _, d in write.frame.decodes]
     known = [d for _, d in read.frame.decodes]
-    _pair_decodes(waiting, known, names)
+    alike = {"block", *(s.name for s in program.kernel.symbols)}
+    _pair_decodes(waiting, known, names, alike)
     for ours, other in zip(mine, theirs, strict=True):
         if other.extent.substitute(names) != ours.extent:
             return f"the loop over {other.var} has {other.extent} turns, {ours.var} {ours.extent}"
         names[other.var] = ours.var
-        _pair_decodes(waiting, known, names)
+        _pair_decodes(waiting, known, names, alike)
     load = write.statement
     if not isinstance(load, BulkLoad) or load.multicast is None:
         return Turns(names)
@@ -72,11 +76,16 @@ def _count(loops: Sequence[Loop]) -> str:
 
 
 def _pair_decodes(
-    waiting: Sequence[Decode], known: Sequence[Decode], names: dict[str, str]
+    waiting: Sequence[Decode], known: Sequence[Decode], names: dict[str, str], alike: set[str]
 ) -> None:
-    """Add the digits of decodes that write the same number in digits of the same extents."""
+    """Add the digits of decodes that write the same number in digits of the same extents.
+
+    Only numbers that the block and its turns determine count: a thread's own differ.
+    """
     for decode in waiting:
         if any(n in names for n, _ in decode.digits):
+            continue
+        if not decode.source.variables() <= alike | names.keys():
             continue
         source = decode.source.substitute(names)
         extents = [e.substitute(names) for _, e in decode.digits]
@@ -106,8 +115,3 @@ def _peers(kernel: Kernel, frame: Frame, mask: Expr, names: dict[str, str]) -> T
             kept = {a: b for a, b in names.items() if a not in peers}
             return Turns(kept, peers, copies)
     return "no digits of the block are its rank in the cluster"
-
-
-def roles(program: Program, read: Site, writes: Sequence[Site]) -> Iterator[Site]:
-    """Those writes that other threads do than the read, beside it."""
-    return (w for w in writes if apart(program, read, w))

@@ -91,6 +91,7 @@ class _Walk:
         self.program = program
         self.axes = axes
         self.loads = 0
+        self.cut = 0  # ways that were not followed
         self.steps = 0
         self.seen: dict[tuple[int, int], int] = {}
         self.through = 0  # the last load from shared memory on the way
@@ -137,7 +138,9 @@ class _Walk:
         """Whether to look at the statement once more: a value may be used in several ways."""
         key = (id(site.statement), self.through)
         self.seen[key] = self.seen.get(key, 0) + 1
-        return self.seen[key] <= _MOST_WAYS
+        more = self.seen[key] <= _MOST_WAYS
+        self.cut += not more
+        return more
 
     # ------------------------------------------------------------ registers
 
@@ -259,9 +262,14 @@ class _Walk:
         one = replace(there, dims={**there.dims, depth: Dim.of(depth, atom.k)}, now=free)
         (coordinate,) = one.mapped((reduced.coordinate + DEPTH,))
         one = replace(one, ref=one.mapped(read.index), tags={**one.tags, reduced.axis: coordinate})
+        if not one.possible(self.program):
+            return None
+        traced = self.loads, self.cut
         before, self.through = self.through, id(ref)
         fault = self.buffer(one, site, ref.name)
         self.through = before
+        if fault is None and traced == (self.loads, self.cut):
+            return Unknown(f"what {ref.name} holds could not be traced to a load")
         return fault
 
     # ------------------------------------------------------------ memory
@@ -362,6 +370,8 @@ class _Walk:
         tensor = self.program.kernel.tensor(name)
         shape = () if tensor is None else tensor.shape
         within = inside(index, shape)
+        if not wanted.possible(self.program):
+            return None
         fault = self.reached(wanted, name, index, (), within)
         named = [wanted.tags.get(axis) for axis in self.axes[name]]
         if fault is not None or list(index) == named:

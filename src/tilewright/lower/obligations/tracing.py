@@ -15,7 +15,7 @@ from tilewright.lower.obligations.bulk_turns import Turns
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
-from tilewright.poly.prove import find
+from tilewright.poly.prove import find, possible
 from tilewright.poly.sets import Dim, Point
 
 Names = Mapping[str, Expr | int | str]
@@ -54,6 +54,11 @@ class Wanted:
     def find(self, program: Program, *rows: Constraint) -> Point | None:
         program.world.fresh()  # one walk asks many questions: each has the limit to itself
         return find(program.world, tuple(self.dims.values()), (*self.guard, *rows))
+
+    def possible(self, program: Program) -> bool:
+        """Whether anything is wanted at all."""
+        program.world.fresh()
+        return possible(program.world, tuple(self.dims.values()), self.guard)
 
     def at(
         self, program: Program, site: Site, over: Over, ref: Sequence[Expr],
