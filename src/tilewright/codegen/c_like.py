@@ -26,6 +26,7 @@ from tilewright.kernel.ops import (
     AsyncWait,
     Barrier,
     Body,
+    DataIndex,
     Decode,
     If,
     Kernel,
@@ -230,12 +231,18 @@ class _Printer:
             if isinstance(statement, Decode):
                 for name, extent in statement.digits:
                     scope = scope.with_variable(name, counting(scope.resolve(extent)))
+            if isinstance(statement, DataIndex):
+                limit = counting(scope.resolve(statement.extent))
+                scope = scope.with_variable(statement.var, limit)
         return lines
 
     def statement(self, statement: Statement, scope: Variables) -> list[str]:
         match statement:
             case Decode():
                 return self._decode(statement, scope)
+            case DataIndex(var, _, ref):
+                value = self._access(scope).register(ref)
+                return [f"const int {self.names.variables[var]} = {value};"]
             case Loop():
                 return self._loop(statement, scope)
             case If(guard, body):

@@ -10,6 +10,7 @@ from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, Warpgr
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
+    DataIndex,
     Decode,
     Kernel,
     Load,
@@ -91,7 +92,7 @@ def _bound(statement: Statement) -> Iterator[str]:
     match statement:
         case Decode(digits=digits):
             yield from (name for name, _ in digits)
-        case Loop(var=var):
+        case Loop(var=var) | DataIndex(var=var):
             yield var
         case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
             yield from (name for name, _ in statement.over)

@@ -126,6 +126,21 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
+class DataIndex:
+    """Bind `var` to the integer in register `ref`, from here on to the end of the body.
+
+    It is data: 0 <= var < extent, and alike for all threads of the block that execute it, are a
+    contract that whoever made the register keeps.
+    """
+
+    var: str
+    extent: Expr
+    ref: RegRef
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """``for var in range(extent)``. Threads of a block agree on the extent."""
 
@@ -329,7 +344,7 @@ class Barrier:
 
 
 Statement = (
-    Decode | Loop | If | When | Assign | Reduce | Load | Store | AsyncCopy | AsyncCommit
+    Decode | DataIndex | Loop | If | When | Assign | Reduce | Load | Store | AsyncCopy | AsyncCommit
     | AsyncWait | Mma | Barrier | AsyncStatement
 )  # fmt: skip
 Body = tuple[Statement, ...]

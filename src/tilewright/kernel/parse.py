@@ -15,6 +15,7 @@ from tilewright.kernel.ops import (
     Body,
     Cast,
     Const,
+    DataIndex,
     Decode,
     Holds,
     If,
@@ -120,6 +121,9 @@ def _simple(line: Line, types: dict[str, DType]) -> Statement:
     word = line.name()
     if word == "decode":
         return _decode(line)
+    if word == "data":
+        var, extent = line.name(), line.after("<").expr()
+        return DataIndex(var, extent, line.after("=").regs(), note=note)
     if word == "barrier":
         return Barrier(note)
     if word == "mma":

@@ -12,6 +12,7 @@ from tilewright.kernel.ops import (
     AsyncCopy,
     Body,
     Const,
+    DataIndex,
     Decode,
     Holds,
     If,
@@ -136,6 +137,8 @@ def _body(body: Body, facts: _Facts) -> Body:
         if isinstance(statement, Decode):
             for name, extent in statement.digits:
                 facts = facts.bind(name, extent)
+        if isinstance(statement, DataIndex):
+            facts = facts.bind(statement.var, statement.extent)
     same = len(result) == len(body) and all(a is b for a, b in zip(result, body, strict=True))
     return body if same else tuple(result)
 
@@ -174,8 +177,8 @@ def _loop(loop: Loop, facts: _Facts) -> Body:
 
 
 def _declares(body: Body) -> bool:
-    """Whether the body decodes digits at its top: they would leak out of it."""
-    return any(isinstance(statement, Decode) for statement in body)
+    """Whether the body binds variables at its top: they would leak out of it."""
+    return any(isinstance(statement, Decode | DataIndex) for statement in body)
 
 
 _Instances = Assign | Load | Store | AsyncCopy | Mma | Reduce

@@ -27,6 +27,7 @@ from tilewright.kernel.ops import (
     Barrier,
     Body,
     Cast,
+    DataIndex,
     Decode,
     Holds,
     If,
@@ -104,6 +105,9 @@ def map_expressions(statement: Statement, f: Mapped) -> Statement:
     match statement:
         case Decode(source, digits):
             return Decode(f(source), tuple((name, f(extent)) for name, extent in digits))
+        case DataIndex():
+            ref = map_registers(statement.ref, f)
+            return replace(statement, extent=f(statement.extent), ref=ref)
         case Loop():
             return replace(statement, extent=f(statement.extent))
         case If():

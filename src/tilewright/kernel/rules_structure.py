@@ -18,6 +18,7 @@ from tilewright.kernel.fault import Fault, Rule, View
 from tilewright.kernel.ops import (
     AsyncCopy,
     Barrier,
+    DataIndex,
     Decode,
     Load,
     Loop,
@@ -182,7 +183,7 @@ def _bound(statement: Statement) -> Iterator[str]:
     match statement:
         case Decode(_, digits):
             yield from (name for name, _ in digits)
-        case Loop(var):
+        case Loop(var) | DataIndex(var):
             yield var
         case _:
             yield from (name for name, _ in unrolled_digits(statement))
@@ -202,7 +203,7 @@ def _binding(view: View) -> Iterator[Fault]:
             for name, extent in unrolled_digits(statement):
                 if extent < 1:
                     yield Fault(f"{name} has the extent {extent}", statement)
-            if isinstance(statement, Decode):
+            if isinstance(statement, Decode | DataIndex):
                 taken.update(new)
             inner = children(statement)
             if inner:

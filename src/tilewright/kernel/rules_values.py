@@ -12,6 +12,7 @@ from tilewright.kernel.ops import (
     AsyncCopy,
     Cast,
     Const,
+    DataIndex,
     Holds,
     IndexValue,
     LaneRead,
@@ -122,6 +123,10 @@ def _moves(view: View) -> Iterator[Fault]:
             case AsyncCopy():
                 to = view.memory[statement.dst.name].dtype
                 source = view.memory[statement.src.name].dtype
+            case DataIndex(ref=ref):
+                if view.types[ref.name].kind is not Kind.INT:
+                    yield Fault(f"{view.types[ref.name]} where an integer is needed", statement)
+                continue
             case _:
                 continue
         if to != source:

@@ -32,6 +32,7 @@ from tilewright.kernel.ops import (
     Body,
     Cast,
     Const,
+    DataIndex,
     Decode,
     Holds,
     If,
@@ -66,6 +67,7 @@ class Origin(Enum):
     DECODED = "decoded digit"
     LOOP = "loop"
     UNROLLED = "unrolled digit"
+    DATA = "value"
 
 
 class Level(IntEnum):
@@ -139,6 +141,10 @@ def _scoped(body: Body, scope: Scope, warp_size: int) -> Iterator[tuple[Scope, S
         match statement:
             case Decode():
                 scope = scope.bind(_decoded(statement, scope, warp_size))
+            case DataIndex(var, extent):
+                high = interval(extent, scope.ranges).high
+                limit = Interval(0, None if high is None else high - 1)
+                scope = scope.bind({var: Variable(Origin.DATA, limit)})
             case Loop(var, extent, inner, unroll):
                 high = interval(extent, scope.ranges).high
                 origin = Origin.UNROLLED if unroll else Origin.LOOP
@@ -224,6 +230,8 @@ def read_fragments(statement: Statement) -> Iterator[RegRef]:
         if isinstance(value, Read | LaneXor | LaneRead):
             yield value.ref
     match statement:
+        case DataIndex():
+            yield statement.ref
         case Load():
             yield from (c.ref for c in statement.indirect)
         case Store() | RemoteStore():
@@ -323,6 +331,8 @@ def expressions(statement: Statement) -> Iterator[Expr]:
     match statement:
         case Decode(_, digits):
             yield from (extent for _, extent in digits)
+        case DataIndex():
+            yield from (statement.extent, *statement.ref.index)
         case Loop():
             yield statement.extent
         case If() | Load() | Store() | AsyncCopy():

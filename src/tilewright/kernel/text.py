@@ -20,6 +20,7 @@ from tilewright.kernel.ops import (
     Body,
     Cast,
     Const,
+    DataIndex,
     Decode,
     Holds,
     If,
@@ -148,6 +149,8 @@ def _text(statement: Statement, types: Types) -> str:
         case Decode(source, digits):
             places = ", ".join(f"{name}: {show_expr(extent)}" for name, extent in digits)
             return f"decode {show_expr(source)} -> {places}"
+        case DataIndex(var, extent, ref):
+            return f"data {var} < {show_expr(extent)} = {show_ref(ref)}"
         case Loop():
             word = "unroll" if statement.unroll else "loop"
             return f"{word} {statement.var} < {show_expr(statement.extent)}:"

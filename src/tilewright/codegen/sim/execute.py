@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.base.diagnostics import BarrierError, LegalityError
+from tilewright.base.diagnostics import BarrierError, BoundsError, LegalityError
 from tilewright.codegen.sim.asynchronous import perform
 from tilewright.codegen.sim.index import Scope, Variable, both, evaluate, instances, number
 from tilewright.codegen.sim.machine import Machine
@@ -28,6 +28,7 @@ from tilewright.kernel.ops import (
     Barrier,
     Body,
     Cast,
+    DataIndex,
     Decode,
     If,
     LaneRead,
@@ -55,10 +56,12 @@ def run(machine: Machine, body: Body, scope: Scope, mask: BoolArray | None) -> N
 def step(
     machine: Machine, s: Statement, scope: dict[str, Variable], mask: BoolArray | None
 ) -> None:
-    """Execute one statement; a `Decode` adds its digits to the scope."""
+    """Execute one statement; a `Decode` or a `DataIndex` adds its variables to the scope."""
     match s:
         case Decode():
             scope.update(_decode(machine, s, scope, mask))
+        case DataIndex():
+            scope[s.var] = _data_index(machine, s, scope, mask)
         case Loop():
             _loop(machine, s, scope, mask)
         case If():
@@ -141,6 +144,33 @@ def _check_decode(
             position,
             expected=f"0 <= {s.source} < {site.pick(np.asarray(total), position)}",
         )
+
+
+def _data_index(
+    machine: Machine, s: DataIndex, scope: Scope, mask: BoolArray | None
+) -> Variable:
+    """The register's value in each block. Blocks in which no thread is active have 0."""
+    crew = machine.crew
+    site = Site.of(s, crew, scope, mask)
+    read = value_of(machine, Read(s.ref, machine.fragments[s.ref.name].declared.dtype), site)
+    values = np.broadcast_to(read.astype(np.int64), (crew.threads, crew.blocks))
+    active = np.broadcast_to(True if mask is None else mask, values.shape)
+    check_alike(site, values, f"`{s.var}`")
+    bad = active & ((values < 0) | (values >= evaluate(s.extent, scope)))
+    if bad.any():
+        position = site.first(bad)
+        raise site.fault(
+            BoundsError,
+            f"`{s.var}` is {site.pick(values, position)}",
+            position,
+            expected=f"0 <= {s.var} < {s.extent}",
+        )
+    leader = np.argmax(active, axis=0)
+    found = np.where(active.any(axis=0), values[leader, np.arange(crew.blocks)], 0)
+    alone = found[active.any(axis=0)]
+    if alone.size and (alone == alone[0]).all():
+        return number(int(alone[0]))  # the others do not look at it
+    return Variable(found[None, :], ("data", found.tobytes()))
 
 
 def _loop(machine: Machine, s: Loop, scope: Scope, mask: BoolArray | None) -> None:
