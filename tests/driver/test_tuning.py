@@ -13,9 +13,9 @@ import tilewright as tw
 from tilewright.base.diagnostics import AccuracyError, CallError, ConstraintError, TuningError
 from tilewright.driver.call import read_call
 from tilewright.driver.compiled import CompiledKernel
-from tilewright.driver.tuning.measure import tune
 from tilewright.driver.tuning.options import Options
-from tilewright.driver.tuning.report import Verdict
+from tilewright.driver.tuning.report import TunedKernel, Verdict
+from tilewright.driver.tuning.tile import tune
 
 M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = tw.sym.BLOCK_M, tw.sym.BLOCK_N, tw.sym.BLOCK_K
@@ -55,7 +55,7 @@ def arrays(m: int = 64, n: int = 32, k: int = 48) -> tuple[Any, Any, Any]:
 def measured(
     kernel: tw.TileKernel, arguments: tuple[Any, ...], configs: list[tw.Config],
     bench: HostBench, **options: Any,
-) -> tw.Tuned:  # fmt: skip
+) -> TunedKernel:  # fmt: skip
     call = read_call(kernel.program, arguments)
     return tune(kernel, configs, call, Options(bench=lambda device: bench, **options))
 

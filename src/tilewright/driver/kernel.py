@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilewright.driver.compiled import CompiledKernel
     from tilewright.driver.launch import KnownCalls, SimulationResult, Started
     from tilewright.driver.tuning.config import Config
-    from tilewright.driver.tuning.report import Tuned
+    from tilewright.driver.tuning.report import TunedKernel
 
 Bindings = Mapping[Size, int | Space] | Mapping[str, int | Space]
 Transform = Callable[[Schedule], Schedule]
@@ -146,7 +146,7 @@ class TileKernel:
         reference: Callable[..., Any] | None = None,
         tolerance: float | None = None,
         **named: Any,
-    ) -> Tuned:
+    ) -> TunedKernel:
         """Find the fastest config for these arguments, which are left as they are.
 
         The analytic model ranks the configs; the `top` best are measured on the tensors' device,
@@ -155,8 +155,8 @@ class TileKernel:
         magnitude. Nothing is measured for NumPy arrays. TuningError where no config works.
         """
         from tilewright.driver.call import read_call
-        from tilewright.driver.tuning.measure import tune
         from tilewright.driver.tuning.options import Options
+        from tilewright.driver.tuning.tile import tune
 
         call = read_call(self.program, arguments, named)
         return tune(self, configs, call, Options.of(top, reference, tolerance))

@@ -13,7 +13,7 @@ from tilewright.base.spans import here
 from tilewright.driver.kernel import Bindings, TileKernel, Transform
 from tilewright.driver.tuning.config import Config, variant
 from tilewright.driver.tuning.options import Options, Reference
-from tilewright.driver.tuning.report import Tuned, none_works
+from tilewright.driver.tuning.report import TunedKernel, none_works
 from tilewright.lang.symbols import Size, axis_name
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class AutotunedKernel(TileKernel):
         super().__init__(kernel.program, kernel.bindings, kernel.dynamic, kernel.schedule)
         self.configs = tuple(configs)
         self.variants = tuple(variant(kernel, config) for config in configs)
-        self.reports: list[Tuned] = []
+        self.reports: list[TunedKernel] = []
         self._keyed = keyed
         self._options = options
         self._enabled = enabled
@@ -92,7 +92,7 @@ class AutotunedKernel(TileKernel):
         reference: Reference | None = None,
         tolerance: float | None = None,
         **named: Any,
-    ) -> Tuned:
+    ) -> TunedKernel:
         """Tune for these arguments now, by the decorator's configs where none are given."""
         return super().tune(
             *arguments, configs=self.configs if configs is None else configs,
@@ -117,7 +117,7 @@ class AutotunedKernel(TileKernel):
         measuring = self._enabled and os.environ.get(SWITCH) != "0"
         bench = self._options.bench_on(call.device) if measuring else None
         if bench is None:
-            return self._number(self._tuned(call, None))
+            return self._tuned(call, None).number
         cache, key = self._options.disk(), self._place(call, bench)
         kept = _read(cache.get(key) if cache else None, len(self.configs))
         if kept is not None:
@@ -125,20 +125,17 @@ class AutotunedKernel(TileKernel):
         tuned = self._tuned(call, bench)
         for row in tuned.wrong:
             warnings.warn(str(row.failure), RuntimeWarning, stacklevel=4)
-        number = self._number(tuned)
         if cache:
-            cache.put(key, json.dumps({"config": number}).encode())
-        return number
+            cache.put(key, json.dumps({"config": tuned.number}).encode())
+        return tuned.number
 
-    def _tuned(self, call: Call, bench: Bench | None) -> Tuned:
-        from tilewright.driver.tuning.measure import search
+    def _tuned(self, call: Call, bench: Bench | None) -> TunedKernel:
+        from tilewright.driver.tuning.tile import TileSubject
 
-        tuned = search(self, self.configs, self.variants, call, bench, self._options)
+        subject = TileSubject(self, self.configs, self.variants, call)
+        tuned = subject.tuned(bench, self._options)
         self.reports.append(tuned)
         return tuned
-
-    def _number(self, tuned: Tuned) -> int:
-        return self.variants.index(tuned.kernel)
 
     def _place(self, call: Call, bench: Bench) -> str:
         """The winner's name on disk: all that may change which config wins."""

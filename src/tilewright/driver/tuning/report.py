@@ -57,9 +57,9 @@ HEADER = ("config", "model, µs", "measured, µs", "error", "verdict")
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome of tuning one kernel for one call. `str` is a table.
+    """The outcome of tuning one program for one call. `str` is a table.
 
-    `kernel` is the chosen variant: call it, or compile it.
+    `best` is the chosen config, the `number`-th of those that were given, from 0.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Tuned:
     sizes: Mapping[str, int]
     rows: tuple[Row, ...]
     best: Config
-    kernel: TileKernel
+    number: int
 
     @property
     def wrong(self) -> tuple[Row, ...]:
@@ -79,6 +79,13 @@ class Tuned:
         measured = sum(row.measured is not None for row in self.rows)
         title = f"{self.name} on {self.where}, {sizes}: {measured} of {len(self.rows)} measured"
         return "\n".join((title, *table((HEADER, *(row.cells() for row in self.rows)))))
+
+
+@dataclass(frozen=True)
+class TunedKernel(Tuned):
+    """The outcome for a tile program. `kernel` has the config filled in: call it, or compile it."""
+
+    kernel: TileKernel
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
