@@ -119,9 +119,11 @@ def _init(phases: tuple[str, ...], access: AccessPrinter) -> list[str]:
             lines.append(
                 f"for (int i = 0; i < {array.count}; ++i) tw_phase_init({at}, {array.arrivals});"
             )
+    # The engine reads a map before its first copy: fetching the maps meanwhile hides that.
+    fetched = [f"tw_prefetch_map({access.names.memory[m.name]});" for m in access.kernel.maps]
     return [
         f"if ({access.names.variables['thread']} == 0) {{",
-        *(f"  {line}" for line in lines),
+        *(f"  {line}" for line in (*fetched, *lines)),
         *(f"  {line}" for line in _ptx("fence.mbarrier_init.release.cluster;")),
         "}",
     ]

@@ -128,6 +128,12 @@ ASYNC_PRELUDE: dict[str, str] = dict(
             "struct alignas(64) tw_tensor_map { unsigned long long words[16]; };",
         ),
         function(
+            "tw_prefetch_map",
+            "void",
+            "const tw_tensor_map& map",
+            _asm("prefetch.tensormap [%0];", '"l"(&map)'),
+        ),
+        function(
             "tw_phase_init",
             "void",
             f"{_PHASE}, int arrivals",

@@ -18,6 +18,7 @@ from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.results import Obligation
+from tilewright.schedule.auto import completed
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
 from tilewright.schedule.tensors import declare
@@ -30,8 +31,11 @@ def planned(request: Request, rewrites: Rewrites) -> Plan:
     arrange = None if schedule is None else schedule.arrange
     staged = frozenset[str]() if schedule is None else schedule.state.staged
     declared = declare(request.graph, given.strides, given.alignments, given.multiples)
+    constraints = request.constraints
+    if schedule is None:
+        constraints = completed(request.graph, constraints, given.target, declared)
     plan = make_plan(
-        request.graph, request.constraints, given.target, given.multiples, arrange, staged, declared
+        request.graph, constraints, given.target, given.multiples, arrange, staged, declared
     )
     return rewrites.plan(plan)
 

@@ -75,6 +75,17 @@ def choose_constraints(
     return Automatic(found.constraints, (*found.reasons, *why))
 
 
+def completed(
+    graph: Graph, constraints: Sequence[Constraint], target: Target, declared: Declared
+) -> tuple[Constraint, ...]:
+    """An author's constraints, with chosen ones where a product of known sizes has none at all."""
+    products = any(isinstance(op, ops.Contract) for op in ops.walk(graph.body))
+    known = all(extent.is_const for extent in graph.axes.values())
+    if not products or not known or any(not isinstance(c, Hardware) for c in constraints):
+        return tuple(constraints)
+    return (*choose_constraints(graph, target, declared=declared).constraints, *constraints)
+
+
 # ---------------------------------------------------------------- contractions
 
 
