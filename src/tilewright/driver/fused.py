@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
+from typing import TYPE_CHECKING
 
-from tilewright.base.diagnostics import ConstraintError, ResourceError
-from tilewright.codegen import emit
+from tilewright.base.diagnostics import ConstraintError
 from tilewright.driver.compile import Specialisation, compile_graph
-from tilewright.driver.pipeline import proved
+from tilewright.driver.kept import Entry, Outcome, entry_for, source_of
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.recognise import recognise
@@ -20,34 +20,55 @@ from tilewright.fusion.split import split_reductions
 from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
-from tilewright.kernel.ops import Kernel
-from tilewright.kernel.pressure import register_estimate
-from tilewright.kernel.text import print_kernel
-from tilewright.lower.lowering import lower
-from tilewright.lower.obligations import raise_first_refuted, report
-from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.expr import Expr
-from tilewright.poly.prove import Obligation
-from tilewright.schedule.auto import MOST_RELIEF, Automatic, choose_constraints
-from tilewright.schedule.plan import Plan
-from tilewright.schedule.policy import make_plan
-from tilewright.schedule.tensors import declare
-from tilewright.schedule.text import print_plan
+from tilewright.poly.results import Obligation
+from tilewright.schedule.auto import Automatic
 from tilewright.target.model import Target
+
+if TYPE_CHECKING:
+    from tilewright.kernel.declared import Interface
+    from tilewright.kernel.ops import Kernel
+    from tilewright.schedule.plan import Plan
 
 ALIGNMENT = 16  # bytes, of every buffer that a fusion makes for itself
 
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """One kernel of a fusion, with what it was made from."""
+    """One kernel of a fusion, with what it was made from. What the cache does not hold of it is
+    made when asked for."""
 
     fused: Fused
     target: Target
-    automatic: Automatic
-    plan: Plan
-    kernel: Kernel
-    proofs: tuple[Obligation, ...]
+    outcome: Outcome
+    entry: Entry | None
+    planner: Callable[[], tuple[Automatic, Plan]]
+
+    @cached_property
+    def _planned(self) -> tuple[Automatic, Plan]:
+        return self.planner()
+
+    @property
+    def automatic(self) -> Automatic:
+        """The constraints that were chosen, and why."""
+        return self._planned[0]
+
+    @property
+    def plan(self) -> Plan:
+        return self._planned[1]
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.outcome.kernel
+
+    @property
+    def interface(self) -> Interface:
+        """What a launch reads of the kernel."""
+        return self.outcome.interface
+
+    @property
+    def proofs(self) -> tuple[Obligation, ...]:
+        return self.outcome.obligations
 
     @property
     def graph(self) -> Graph:
@@ -60,17 +81,20 @@ class FusedKernel:
     @cached_property
     def source(self) -> str:
         """The generated source for the target."""
-        return emit(self.kernel, self.target)
+        return source_of(self.outcome, self.target, self.entry)
 
-    @cached_property
+    @property
     def ir(self) -> str:
         """The kernel IR as text."""
-        return print_kernel(self.kernel)
+        return self.outcome.ir
 
     def explain(self) -> str:
         """What the automatic choice was and why, the plan, and the proofs."""
+        from tilewright.lower.obligations import report
+        from tilewright.schedule.text import print_plan
+
         parts = (
-            f"{self.kernel.name} for {self.target.name}", *self.automatic.reasons,
+            f"{self.interface.name} for {self.target.name}", *self.automatic.reasons,
             print_plan(self.plan), report(self.proofs),
         )  # fmt: skip
         return "\n".join(parts)
@@ -130,12 +154,26 @@ def kernel_name(program: Program, part: Segment, number: int) -> str:
 def _compile(
     program: Program, fused: Fused, target: Target, alignments: Mapping[int, int]
 ) -> FusedKernel:
+    """One kernel, scheduled by the policy."""
     check_graph(fused.graph)
-    automatic, plan, lowered = _lowered(program, fused, target, alignments)
-    planned = tile_obligations(fused.graph, plan, target)
-    raise_first_refuted(planned)
-    kernel, proofs = proved(fused.graph, lowered, target)
-    return FusedKernel(fused, target, automatic, plan, kernel, (*planned, *proofs))
+    strides = {b.name: b.strides for b in fused.bindings}
+    aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
+
+    def planner() -> tuple[Automatic, Plan]:
+        from tilewright.driver.fused_lowering import lowered_with_relief
+
+        return lowered_with_relief(fused.graph, target, strides, aligned)[:2]
+
+    entry = entry_for(target, "fusion", fused.graph, strides, aligned)
+    kept = entry.outcome() if entry else None
+    if kept is not None:
+        return FusedKernel(fused, target, kept, entry, planner)
+    from tilewright.driver.fused_lowering import proven
+
+    outcome, planned = proven(fused.graph, target, strides, aligned)
+    if entry:
+        entry.keep(outcome)
+    return FusedKernel(fused, target, outcome, entry, lambda: planned)
 
 
 @dataclass(frozen=True)
@@ -193,33 +231,10 @@ def _by_hand(
         schedule=scheduled.recorder.schedule(resolve),
     )
     compiled = compile_graph(graph, (), specialisation)
-    automatic = Automatic((), ("scheduled by hand",))
     return FusedKernel(
-        replace(fused, graph=graph), target, automatic, compiled.plan, compiled.kernel,
-        compiled.obligations,
+        replace(fused, graph=graph), target, compiled.outcome, compiled.entry,
+        lambda: (Automatic((), ("scheduled by hand",)), compiled.plan),
     )  # fmt: skip
-
-
-def _lowered(
-    program: Program, fused: Fused, target: Target, alignments: Mapping[int, int]
-) -> tuple[Automatic, Plan, Kernel]:
-    """Plan and lower, with smaller shares of a thread where the first choice fills it up."""
-    aligned = {b.name: _alignment(program, b, alignments) for b in fused.bindings}
-    strides = {b.name: b.strides for b in fused.bindings}
-    declared = declare(fused.graph, strides, aligned)
-    for relief in range(MOST_RELIEF + 1):
-        automatic = choose_constraints(fused.graph, target, relief, declared)
-        plan = make_plan(fused.graph, automatic.constraints, target, declared=declared)
-        try:
-            lowered = lower(fused.graph, plan, target, strides, aligned)
-        except ResourceError:
-            if relief == MOST_RELIEF:
-                raise
-            continue
-        room = target.registers_per_thread * 7 // 8  # addresses and scratch take the rest
-        if relief == MOST_RELIEF or register_estimate(lowered) <= room:
-            return automatic, plan, lowered
-    raise RuntimeError("no attempt was made")
 
 
 def _alignment(program: Program, binding: Binding, alignments: Mapping[int, int]) -> int:

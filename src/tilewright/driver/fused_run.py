@@ -5,18 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
-from tilewright.codegen.sim import simulate
 from tilewright.driver.fused import CompiledFusion, FusedKernel
+from tilewright.driver.launch import remember
 from tilewright.fusion import ops
 from tilewright.fusion.records import OutputRecord
 from tilewright.fusion.to_graph import Binding
-from tilewright.runtime.arguments import DTYPE_NAMES, Device, TensorView, numpy_dtype, view
+from tilewright.runtime.arguments import (
+    DTYPE_NAMES,
+    Device,
+    TensorView,
+    dense_strides,
+    numpy_dtype,
+    view,
+)
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import Module, current_stream, load_module, use_device
 from tilewright.runtime.launch import BoundLaunch, bind_launch
@@ -56,6 +64,14 @@ class _Buffer:
     order: tuple[int, ...] | None  # the permutation that gives the result's dimensions
     dtype: DType
 
+    @property
+    def seen(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The result's sizes and strides, in elements."""
+        strides = dense_strides(self.dense)
+        if self.order is None:
+            return self.dense, strides
+        return tuple(self.dense[d] for d in self.order), tuple(strides[d] for d in self.order)
+
 
 class FusedRunner:
     """Runs a compiled fusion again and again. It holds the loaded modules and bound launches."""
@@ -86,21 +102,13 @@ class FusedRunner:
 
     def run(self, given: Inputs) -> list[Any]:
         """Start the kernels in order; the results that are returned."""
-        make = _maker(given)
-        made = {buffer.number: make(buffer) for buffer in self._buffers}
-        if given.device.kind == "cpu":
-            self._simulate(given, made)
-        else:
-            self._launch(given, made)
-        returned: list[Any] = []
-        for number, position in self._results:
-            if position is None:
-                returned.append(made[number])
-            else:
-                _copy_back(given.originals[position], position, made[number])
-        return returned
+        if given.device.kind != "cpu":
+            pointers = [v.pointer for v in given.tensors.values()]
+            return self.started(given)(given.originals, pointers)
+        from tilewright.codegen.sim import simulate
 
-    def _simulate(self, given: Inputs, made: Mapping[int, Any]) -> None:
+        make = _maker(given)
+        made = {buffer.number: make(buffer)() for buffer in self._buffers}
         views = {number: given.tensors[position] for number, position in self._inputs}
         views |= {number: view(value) for number, value in made.items()}
         for kernel in self.compiled.kernels:
@@ -108,43 +116,97 @@ class FusedRunner:
             scalars = kernel.fused.scalars.items()
             numbers = {n: np.asarray(given.scalars[p]) for n, p in scalars}
             simulate(kernel.kernel, kernel.target, {**arrays, **numbers}, {})
+        return _returned(self._results, made, given.originals)
 
-    def _launch(self, given: Inputs, made: Mapping[int, Any]) -> None:
-        pointers = {number: given.tensors[position].pointer for number, position in self._inputs}
-        pointers |= {number: value.data_ptr() for number, value in made.items()}
-        device = given.device
-        stream = current_stream(device.index)
+    def started(self, given: Inputs) -> StartedFusion:
+        """How to run on a device for inputs such as these again, given their pointers."""
+        make = _maker(given)
+        places = {p: i for i, p in enumerate(given.tensors)}
+        slots = {number: places[position] for number, position in self._inputs}
+        slots |= {b.number: len(places) + i for i, b in enumerate(self._buffers)}
+        launches: list[_Launched] = []
         for number, kernel in enumerate(self.compiled.kernels):
             scalars = {n: given.scalars[p] for n, p in kernel.fused.scalars.items()}
-            launch = self._bound(number, kernel, device, scalars)
-            launch(stream, *(pointers[b] + offset for b, offset in self._pointers[number]))
+            launch = self._bound(number, kernel, given.device, scalars)
+            where = tuple((slots[b], offset) for b, offset in self._pointers[number])
+            launches.append((launch, where))
+        return StartedFusion(
+            tuple(launches),
+            tuple((b.number, make(b)) for b in self._buffers),
+            tuple(self._results),
+            given.device.index,
+        )
 
     def _bound(
         self, number: int, kernel: FusedKernel, device: Device,
         scalars: Mapping[str, float | int | bool],
     ) -> BoundLaunch:  # fmt: skip
-        key = (number, device.index, *scalars.values())
+        key = (number, device.index, *map(repr, scalars.values()))
         launch = self._launches.get(key)
         if launch is None:
             module = self._module(number, kernel, device)
-            launch = self._launches[key] = bind_launch(module, kernel.kernel, {}, scalars)
+            launch = bind_launch(module, kernel.interface, {}, scalars)
+            remember(self._launches, key, launch)
         return launch
 
     def _module(self, number: int, kernel: FusedKernel, device: Device) -> Module:
         key = (number, device.index)
         if key not in self._modules:
+            declared = kernel.interface
             cubin = compile_source(
-                kernel.source, kernel.target, cache=default_cache(), name=kernel.kernel.name
+                kernel.source, kernel.target, cache=default_cache(), name=declared.name
             )
             use_device(device.index)
-            self._modules[key] = load_module(cubin, kernel.kernel.shared_bytes, device.index)
+            self._modules[key] = load_module(cubin, declared.shared_bytes, device.index)
         return self._modules[key]
+
+
+_Launched = tuple[BoundLaunch, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StartedFusion:
+    """A fusion on a device, for inputs of one kind (see `arguments.glance`).
+
+    `launches` say of each pointer in which slot it lies, and the bytes from there: the slots
+    are those of the input tensors, then those of the `buffers`, each with how to make it.
+    """
+
+    launches: tuple[_Launched, ...]
+    buffers: tuple[tuple[int, Callable[[], Any]], ...]
+    results: tuple[tuple[int, int | None], ...]
+    device: int
+
+    def __call__(self, originals: Sequence[Any], pointers: list[int]) -> list[Any]:
+        """Make what is written and start the kernels in order; the results that are returned."""
+        made: dict[int, Any] = {}
+        slots = pointers.copy()
+        for number, make in self.buffers:
+            buffer = made[number] = make()
+            slots.append(buffer.data_ptr())
+        stream = current_stream(self.device)
+        for launch, where in self.launches:
+            launch(stream, *[slots[slot] + offset for slot, offset in where])
+        return _returned(self.results, made, originals)
+
+
+def _returned(
+    results: Sequence[tuple[int, int | None]], made: Mapping[int, Any], originals: Sequence[Any]
+) -> list[Any]:
+    """The results in order; those with a position are written to that input instead."""
+    returned: list[Any] = []
+    for number, position in results:
+        if position is None:
+            returned.append(made[number])
+        else:
+            _copy_back(originals[position], position, made[number])
+    return returned
 
 
 def _pointers(kernel: FusedKernel) -> tuple[tuple[int, int], ...]:
     """The buffer and the offset in bytes of each of a kernel's tensors, in its order."""
     named = {b.name: (b.buffer, b.offset * b.dtype.bytes) for b in kernel.bindings}
-    return tuple(named[t.name] for t in kernel.kernel.tensors)
+    return tuple(named[t.name] for t in kernel.interface.tensors)
 
 
 def _buffer(number: int, kind: ops.TensorType, order: Sequence[int] | None) -> _Buffer:
@@ -163,16 +225,16 @@ def _window(buffer: TensorView, binding: Binding) -> TensorView:
     )  # fmt: skip
 
 
-def _maker(given: Inputs) -> Callable[[_Buffer], Any]:
+def _maker(given: Inputs) -> Callable[[_Buffer], Callable[[], Any]]:
     """How to make tensors of the library, and on the device, of the inputs."""
     like = given.example
     if hasattr(like, "new_empty"):
         library = sys.modules[type(like).__module__.partition(".")[0]]
 
-        def of_library(buffer: _Buffer) -> Any:
+        def of_library(buffer: _Buffer) -> Callable[[], Any]:
             dtype = getattr(library, _SPELLINGS[buffer.dtype])
-            made: Any = like.new_empty(buffer.dense, dtype=dtype)
-            return made if buffer.order is None else made.permute(buffer.order)
+            shape, strides = buffer.seen
+            return partial(library.empty_strided, shape, strides, dtype=dtype, device=like.device)
 
         return of_library
 
@@ -181,10 +243,10 @@ def _maker(given: Inputs) -> Callable[[_Buffer], Any]:
         return made if buffer.order is None else made.transpose(buffer.order)
 
     if given.device.kind == "cpu":
-        return array
+        return lambda buffer: partial(array, buffer)
     from tilewright.runtime.device_arrays import DeviceArray
 
-    return lambda buffer: DeviceArray(array(buffer), given.device.index)
+    return lambda buffer: lambda: DeviceArray(array(buffer), given.device.index)
 
 
 def _copy_back(target: Any, position: int, value: Any) -> None:
