@@ -1,96 +1,180 @@
-"""Matrix products against cuBLAS."""
+"""Matrix products against the vendor's libraries: ``python -m benchmarks gemm``.
+
+Each product is a plain tile program or fusion, whose plan the policy chooses. The table is
+followed by a plot of its ratios, `gemm.svg` in the folder that OUT names, or in this one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 import tilewright as tw
 from benchmarks.measure import Comparison, in_turn, relative_error
+from benchmarks.plot import bars
+from tilewright.driver.fusion import FusionDefinition
+from tilewright.fusion import DataType
 
 M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
-DTYPES = {"f16": (tw.f16, torch.float16), "bf16": (tw.bf16, torch.bfloat16)}
-ORDERS = {
+HALF = torch.bfloat16
+ORDERS = {  # the axes of a and b as they are stored; in cuBLAS's terms N is "as in a @ b"
     "NT": ((M, K), (N, K)),
     "NN": ((M, K), (K, N)),
     "TT": ((K, M), (N, K)),
     "TN": ((K, M), (K, N)),
 }
+SHAPES = (
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (2048, 2048, 2048),
+    (16384, 8192, 1280),
+    (8192, 28672, 4096),
+    (4096, 4096, 128),
+    (128, 8192, 8192),
+    (16, 8192, 8192),
+)
+DTYPES = {torch.float8_e4m3fn: tw.f8e4m3, torch.bfloat16: tw.bf16}
 
 
-@dataclass(frozen=True)
-class Variant:
-    """How a product is computed: operand order, element type, tiles, warps, pipeline stages."""
+def kernel(order: str, dtype: torch.dtype = HALF) -> tw.TileKernel:
+    """Load, multiply, accumulate, store."""
+    lhs, rhs = ORDERS[order]
 
-    order: str = "NT"
-    dtype: str = "f16"
-    block: tuple[int, int, int] = (128, 128, 32)
-    warps: tuple[int, int] = (2, 2)
-    stages: int = 4
-
-    def __str__(self) -> str:
-        tile = "x".join(map(str, self.block))
-        warps = "x".join(map(str, self.warps))
-        return f"{self.dtype} {self.order}, tile {tile}, {warps} warps, {self.stages} stages"
-
-
-def kernel(variant: Variant) -> tw.TileKernel:
-    """A tile per block, staged through shared memory."""
-    block, warps = variant.block, variant.warps
-    dtype, _ = DTYPES[variant.dtype]
-    lhs, rhs = ORDERS[variant.order]
-
-    def gemm(a, b, c):
+    def gemm(a: Any, b: Any, c: Any) -> None:
         @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
-        def total(acc):
+        def total(acc: Any) -> Any:
             return tw.mma(tw.read(a), tw.read(b), acc)
 
-        tw.write(tw.cast(total, dtype), c)
+        tw.write(tw.cast(total, tw.bf16), c)
 
     gemm.__annotations__ = {
-        "a": tw.Memory[(*lhs, tw.GLOBAL, dtype)],
-        "b": tw.Memory[(*rhs, tw.GLOBAL, dtype)],
-        "c": tw.Memory[M, N, tw.GLOBAL, dtype],
+        "a": tw.Memory[(*lhs, tw.GLOBAL, DTYPES[dtype])],
+        "b": tw.Memory[(*rhs, tw.GLOBAL, DTYPES[dtype])],
+        "c": tw.Memory[M, N, tw.GLOBAL, tw.bf16],
     }
-    mark = tw.kernel(
-        [
-            tw.WorkgroupConstraint(M, block[0], 0),
-            tw.WorkgroupConstraint(N, block[1], 1),
-            tw.TilingConstraint(K, block[2]),
-            tw.WaveConstraint(M, block[0] // warps[0]),
-            tw.WaveConstraint(N, block[1] // warps[1]),
-            tw.HardwareConstraint(stages=variant.stages),
-        ]
-    )
-    return mark(gemm)
+    return tw.kernel()(gemm)
 
 
-def compare(shape: tuple[int, int, int], variant: Variant) -> Comparison:
-    """One product of M, N, K elements on random data, poisoned before it is checked."""
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=HALF)
+
+
+def _rows(count: int) -> slice:
+    """At most 1024 of so many rows: the reference is computed for them only."""
+    return slice(0, None, max(1, count // 1024))
+
+
+def product(shape: tuple[int, int, int], order: str = "NT") -> Comparison:
+    """One product, poisoned before it is checked against float64."""
     m, n, k = shape
-    _, dtype = DTYPES[variant.dtype]
-    lhs, rhs = ORDERS[variant.order]
-    sizes = {M.name: m, N.name: n, K.name: k}
-    a, b = (
-        torch.randn([sizes[x.name] for x in axes], device="cuda").to(dtype) for axes in (lhs, rhs)
+    sizes = {M: m, N: n, K: k}
+    lhs, rhs = ORDERS[order]
+    a, b = (_random(*(sizes[x] for x in axes)) for axes in (lhs, rhs))
+    left, right = (a if lhs[0] == M else a.T), (b.T if rhs[0] == N else b)
+    c = torch.full((m, n), float("nan"), device="cuda", dtype=HALF)
+    launch = kernel(order).bind(a, b, c)
+    launch()
+    rows = _rows(m)
+    error = relative_error(c[rows], left[rows].double() @ right.double())
+    ours, peer = in_turn(launch, lambda: torch.matmul(left, right))
+    return Comparison(f"{m} x {n} x {k} {order}", ours, peer, error, 2.0 * prod(shape), "TFLOP/s")
+
+
+def fp8(size: int) -> Comparison:
+    """An e4m3 product, to bf16, against cuBLAS with scales of one."""
+    a, b = (_random(size, size).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    c = torch.full((size, size), float("nan"), device="cuda", dtype=HALF)
+    launch = kernel("NT", torch.float8_e4m3fn).bind(a, b, c)
+    launch()
+    rows = _rows(size)
+    error = relative_error(c[rows], a[rows].double() @ b.double().T)
+
+    def peer() -> torch.Tensor:
+        return torch._scaled_mm(a, b.T, one, one, out_dtype=HALF)  # noqa: SLF001
+
+    ours, theirs = in_turn(launch, peer)
+    return Comparison(f"fp8 {size}³ NT", ours, theirs, error, 2.0 * size**3, "TFLOP/s")
+
+
+def _fused(
+    name: str,
+    build: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    peer: Callable[..., torch.Tensor],
+    exact: Callable[..., torch.Tensor],
+    work: float,
+) -> Comparison:
+    """A fusion against `peer`; `exact` computes some of its leading rows in float64."""
+    with FusionDefinition() as fd:
+        kinds = {HALF: DataType.BFloat16, torch.int32: DataType.Int32}
+        tensors = [fd.define_tensor([-1] * x.dim(), dtype=kinds[x.dtype]) for x in inputs]
+        fd.add_output(build(fd, *tensors))
+    (found,) = fd.execute(inputs)
+    wanted = exact(*inputs)
+    error = relative_error(found[: len(wanted)], wanted)
+    ours, theirs = in_turn(lambda: fd.execute(inputs), lambda: peer(*inputs))
+    return Comparison(name, ours, theirs, error, work, "TFLOP/s")
+
+
+def batched(count: int, size: int) -> Comparison:
+    a, b = _random(count, size, size), _random(count, size, size)
+    return _fused(
+        f"{count} x {size}³ batched",
+        lambda fd, x, w: fd.ops.matmul(x, w),
+        [a, b],
+        torch.bmm,
+        lambda x, w: x[:1].double() @ w[:1].double(),
+        2.0 * count * size**3,
     )
-    left = a if lhs[0] == M else a.T
-    right = b.T if rhs[0] == N else b
-    c = torch.full((m, n), float("nan"), device="cuda", dtype=dtype)
-    gemm = kernel(variant)
-    gemm(a, b, c)
-    error = relative_error(c, left.float() @ right.float())
-    ours, peer = in_turn(lambda: gemm(a, b, c), lambda: torch.matmul(left, right))
-    name = f"{m}x{n}x{k} {variant}"
-    return Comparison(name, ours, peer, error, 2.0 * m * n * k, "TFLOP/s")
+
+
+def epilogue(size: int) -> Comparison:
+    """linear + bias + gelu + residual against inductor's best."""
+    x, w, b = _random(size, size), _random(size, size) / size**0.5, _random(size)
+    r = _random(size, size)
+
+    def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b)) + r
+
+    def exact(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        return plain(x[:256].double(), w.double(), b.double(), r[:256].double())
+
+    return _fused(
+        f"linear + bias + gelu + residual {size}³",
+        lambda fd, x, w, b, r: fd.ops.add(fd.ops.gelu(fd.ops.linear(x, w, b)), r),
+        [x, w, b, r],
+        torch.compile(plain, mode="max-autotune-no-cudagraphs"),
+        exact,
+        2.0 * size**3,
+    )
 
 
 def cases() -> Iterator[Comparison]:
-    """The table: all operand orders and both types at 4096, then other shapes."""
-    for order in ORDERS:
-        for dtype in DTYPES:
-            yield compare((4096, 4096, 4096), Variant(order, dtype))
-    for shape in ((8192, 8192, 8192), (2048, 2048, 2048), (4096, 4096, 128), (4000, 4001, 999)):
-        yield compare(shape, Variant())
+    """The table; its plot is drawn when it ends."""
+    done: list[Comparison] = []
+    for case in _cases():
+        done.append(case)
+        yield case
+    whole = prod(c.ratio for c in done) ** (1 / len(done))
+    path = Path(os.environ.get("OUT") or Path(__file__).parent) / "gemm.svg"
+    names = [c.name for c in done]
+    title = f"Speed over the vendor's libraries; geometric mean {whole:.3f}"
+    path.write_text(bars(title, names, [c.ratio for c in done]))
+    print(f"geometric mean of the ratios {whole:.3f}, least {min(c.ratio for c in done):.3f}")
+
+
+def _cases() -> Iterator[Comparison]:
+    for shape in SHAPES:
+        yield product(shape)
+    for order in ("NN", "TN", "TT"):
+        yield product((8192, 8192, 8192), order)
+    yield batched(64, 2048)
+    yield fp8(8192)
+    yield epilogue(8192)
