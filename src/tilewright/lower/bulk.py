@@ -18,7 +18,7 @@ from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.poly.expr import Expr, Guard, equal
 from tilewright.poly.layout import Place
-from tilewright.schedule.roles import bulk_problem, contiguous_position
+from tilewright.schedule.boxes import bulk_problem, contiguous_position
 
 V = Expr.of
 ROW_BYTES = 128  # of a panel, at the most: the widest swizzle
@@ -132,10 +132,11 @@ def _emit_panel(
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
     slot = (strip * panels.count + panel) % SLOTS
     meet = NamedBarrier(V(b.role) + PANEL, 128)
-    if panels.strips * panels.count % SLOTS:  # the tile before ended on the same slot
+    whole = panels.strips * panels.count
+    if whole > 1 and whole % SLOTS:  # the tile before ended on the same slot
         first: Guard = (equal(strip, 0), equal(panel, 0))
         b.emit(If((*first, *one), (BulkWait(0, read=True),)))
-    b.emit(If(one, (BulkWait(SLOTS - 1, read=True),)))
+    b.emit(If(one, (BulkWait(SLOTS - 1 if whole > 1 else 0, read=True),)))
     b.emit(meet)
     b.emit(_store(b, op, value, panels, buffer, slot, where))
     b.emit(ProxyFence())

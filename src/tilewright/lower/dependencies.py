@@ -92,11 +92,13 @@ def _natural(b: Builder, op: Op) -> Tiled | None:
 
 
 def _if_covering(b: Builder, args: Sequence[int], op: Op) -> Tiled | None:
+    """The layout of an operand that has every axis of which a tile has several elements."""
     for arg in args:
-        if set(b.graph.by_id[arg].type.axes) == set(op.type.axes):
+        missing = [a for a in op.type.axes if a not in b.graph.by_id[arg].type.axes]
+        if not missing or (b.plan.roles and all(b.plan.axes[a].tile == 1 for a in missing)):
             found = natural_layout(b, arg)
             if found is not None:
-                return found
+                return found.with_units(missing)
     return None
 
 

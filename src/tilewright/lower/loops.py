@@ -15,7 +15,6 @@ from tilewright.kernel.ops import (
     Barrier,
     If,
     MemRef,
-    Read,
     Shared,
     Swizzle,
 )  # fmt: skip
@@ -28,18 +27,17 @@ from tilewright.lower.access import (
     vectorise,
     widest,
 )  # fmt: skip
-from tilewright.lower.builder import Builder, Fragment
+from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import store_bulk
+from tilewright.lower.carried import advance, carry, remember_params
 from tilewright.lower.dependencies import (
-    carried_layout,
     default_layout,
     natural_layout,
     runs_backwards,
     scan_directions,
     scope_depth,
 )  # fmt: skip
-from tilewright.lower.reductions import emit_contract
-from tilewright.lower.roles import emit_pipeline
+from tilewright.lower.role_loops import emit_pipeline
 from tilewright.lower.values import (
     allocated,
     block_start,
@@ -149,10 +147,12 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
         return
     roles = b.plan.roles
     if roles is not None and roles.loop == op.id:
-        b.scopes[-1].memo[results[0].id, None] = emit_pipeline(b, op, roles)
+        made = emit_pipeline(b, op, roles)
+        for result in results:
+            b.scopes[-1].memo[result.id, None] = made[result.position]
         return
     with b.at(scope_depth(b, op) if not _has_effects(op.body) else len(b.scopes) - 1):
-        carried = [_carry(b, op, i) for i in range(len(op.inits))]
+        carried = [carry(b, op, i) for i in range(len(op.inits))]
         staged = [
             r for r in op.body
             if isinstance(r, ops.ReadOp) and b.plan.staging.get(r.id) is Staging.SHARED
@@ -166,72 +166,15 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
             _refill(b, op, staged, rings, step, stages)
             for r in staged:
                 b.rings[r.id] = (rings[r.id], step % stages)
-            for param, fragment in zip(op.params, carried, strict=True):
-                b.scopes[-1].memo[param, None] = fragment
-                b.scopes[-1].memo[param, fragment.tiled] = fragment
+            remember_params(b, op, carried)
             emit_effects(b, op.body)
-            _advance(b, op, carried)
+            advance(b, op, carried)
         for r in staged:
             del b.rings[r.id]
         if staged and stages > 1:
             b.emit(AsyncWait(0))
         for result in results:
             b.scopes[-1].memo[result.id, None] = carried[result.position]
-
-
-def _carry(b: Builder, op: ops.Iterate, position: int) -> Fragment:
-    """A fragment for a carried value, set to its initial value."""
-    init = b.graph.by_id[op.inits[position]]
-    tiled = carried_layout(b, op, position)
-    made = b.fragment(f"carried{position}", init.type.dtype, tiled, init.span)
-    placed = b.place(tiled.layout)
-    value = expression(b, init.id, placed, tiled)
-    b.emit(Assign(placed.over, made.ref(placed.registers()), value, init.span))
-    return made
-
-
-def _advance(b: Builder, op: ops.Iterate, carried: Sequence[Fragment]) -> None:
-    """Compute what the body returns; all of it before any carried fragment changes."""
-    updates: list[tuple[Fragment, Fragment]] = []
-    for position, number in enumerate(op.results):
-        result = b.graph.by_id[number]
-        target = carried[position]
-        if isinstance(result, ops.Contract) and _accumulates(b, op, result, position):
-            continue
-        value = demand(b, number, target.tiled)
-        if value.name != target.name:
-            if any(value.name == c.name for c in carried):
-                value = _copy(b, value, result)
-            updates.append((target, value))
-    for position, number in enumerate(op.results):
-        result = b.graph.by_id[number]
-        if isinstance(result, ops.Contract) and _accumulates(b, op, result, position):
-            emit_contract(b, result, carried[position])
-    for target, value in updates:
-        placed = b.place(target.layout)
-        registers = placed.registers()
-        b.emit(
-            Assign(placed.over, target.ref(registers), Read(value.ref(registers), value.dtype),
-                   op.span, note="carried to the next step")
-        )  # fmt: skip
-
-
-def _accumulates(b: Builder, op: ops.Iterate, result: ops.Contract, position: int) -> bool:
-    """Whether a contraction may add onto the carried value in place: nobody else reads it."""
-    param = op.params[position]
-    return (
-        result.acc == param
-        and b.graph.uses.get(param) == (result.id,)
-        and b.graph.uses.get(result.id) == (op.id,)
-    )
-
-
-def _copy(b: Builder, value: Fragment, result: Op) -> Fragment:
-    made = b.fragment(f"{value.name}_kept", value.dtype, value.tiled, result.span)
-    placed = b.place(value.layout)
-    registers = placed.registers()
-    b.emit(Assign(placed.over, made.ref(registers), Read(value.ref(registers), value.dtype)))
-    return made
 
 
 # ---------------------------------------------------------------- staged reads

@@ -214,7 +214,7 @@ def _accumulator(b: Builder, op: ops.Contract, result: Tiled) -> Fragment:
     return made
 
 
-def _operand(b: Builder, op: ops.Contract, number: int, tiled: Tiled) -> Fragment:
+def operand_fragment(b: Builder, op: ops.Contract, number: int, tiled: Tiled) -> Fragment:
     """An operand's fragment, zero past the end of the contracted axes."""
     part = demand(b, number, tiled)
     if is_zero_outside(b, number) or not any(b.plan.axes[a].guard_extent for a in op.contracted):
@@ -245,7 +245,7 @@ def _emit_atoms(
             )
             _emit_mma(b, op, atom, (made, row, column), 1, chunk)
         return
-    row, column = _operand(b, op, *first), _operand(b, op, *second)
+    row, column = operand_fragment(b, op, *first), operand_fragment(b, op, *second)
     _emit_mma(b, op, atom, (made, row, column), repeats, Expr.of(0))
 
 
@@ -295,7 +295,7 @@ def _emit_products(
     second: tuple[int, Tiled],
 ) -> None:  # fmt: skip
     """Multiply and add, each thread for its own elements of the result."""
-    row, column = _operand(b, op, *first), _operand(b, op, *second)
+    row, column = operand_fragment(b, op, *first), operand_fragment(b, op, *second)
     terms = Tiled(_with_terms(made.layout, row.layout, op), made.tiled.inner)
     whole: Placed = b.place(terms.layout)
     product: Value = Apply(

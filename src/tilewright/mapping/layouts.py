@@ -30,6 +30,11 @@ class Tiled:
         kept = make_layout(dict(layout.shape), layout.digits)
         return Tiled(kept, sum(d.axis in axes for d in tail))
 
+    def with_units(self, axes: Sequence[str]) -> Tiled:
+        """The layout with axes added of which the tile has one element."""
+        shape = (*self.layout.shape, *((axis, 1) for axis in axes))
+        return replace(self, layout=replace(self.layout, shape=shape)) if axes else self
+
 
 def make_layout(shape: Mapping[str, int], digits: Sequence[LayoutDigit]) -> Layout:
     """A layout without digits of extent 1, and with neighbouring replicas of a place as one."""

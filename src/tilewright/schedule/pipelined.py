@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
@@ -12,7 +13,8 @@ from tilewright.poly.expr import Expr
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan, Split
-from tilewright.schedule.plan import AxisPlan, Plan, Staging
+from tilewright.schedule.parts import in_parts
+from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 from tilewright.schedule.roles import Pipelined, Shape, choose_roles
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
@@ -42,6 +44,13 @@ def plan_roles(
         plan = _plan(graph, shape, hardware, target, declared, arrange, found)
     else:
         plan = found
+    if isinstance(plan, str) and (hardware.split_k or 1) > 1:
+        raise ConstraintError(
+            f"{hardware.split_k} blocks cannot share the terms of a tile: {plan}",
+            span=hardware.span,
+            expected="a loop that adds up a product of two tensors that the copy engine can move",
+            mend="leave split_k out, or change the tiles",
+        )
     if isinstance(plan, str) and hardware.specialize:
         raise ConstraintError(
             f"warps cannot have roles: {plan}",
@@ -62,53 +71,78 @@ def _plan(
     found: Pipelined,
 ) -> Plan | str:
     contract, roles = found.contract, found.roles
+    loop = _loop(graph, roles)
     axes = {
         axis: _axis(axis, extent, shape, declared, found) for axis, extent in graph.axes.items()
     }
     rows, columns = contract.m or "", contract.n or ""
-    slot = sum(
-        axes[a].tile * found.tile_k * graph.by_id[n].type.dtype.bytes
-        for a, n in zip((rows, columns), _operands(graph, found), strict=True)
-    )
-    room = target.shared_bytes - RESERVED - roles.consumers * PANELS * PANEL_BYTES
+    slot = sum(axes[a].tile * found.tile_k * r.type.dtype.bytes for r, a in found.copied)
+    kept = (roles.consumers * PANELS * PANEL_BYTES) * _output_kinds(graph)
+    room = target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
     stages = hardware.stages or min(MOST_STAGES, room // slot)
     if stages < 2:
         return f"shared memory holds {stages} slots of {slot} bytes"
     plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
-    grid = arrange(plain) if arrange else _raster(plain, axes, rows, columns, target)
-    if problem := _ring_problem(grid, axes[contract.k].steps, stages):
+    steps = axes[loop.axis].steps
+    parts = hardware.split_k or 1
+    if arrange or parts > 1:
+        grid = arrange(plain) if arrange else plain
+    else:
+        grid = _raster(plain, axes, rows, columns, steps, target)
+    if problem := _ring_problem(grid, steps, stages):
         if arrange:
             return problem
         grid = plain
     reads = [op for op in ops.walk(graph.body) if isinstance(op, ops.ReadOp)]
-    loop = graph.by_id[roles.loop]
-    inside = loop.body if isinstance(loop, ops.Iterate) else ()
-    return Plan(
+    copied = {read.id for read, _ in found.copied}
+    plan = Plan(
         axes=axes,
         warps=4 * roles.consumers,
         warp_size=target.warp_size,
         order=contiguity_order(graph),
         grid=grid,
         contracts={roles.product: contract},
-        staging={r.id: Staging.SHARED if r in inside else Staging.DIRECT for r in reads},
+        staging={r.id: Staging.SHARED if r.id in copied else Staging.DIRECT for r in reads},
         stages=stages,
         roles=roles,
     )
+    return in_parts(plan, graph, parts, room, target) if parts > 1 else plan
 
 
-def _operands(graph: Graph, found: Pipelined) -> tuple[int, int]:
-    """The values that give rows and columns."""
-    product = graph.by_id[found.roles.product]
-    if not isinstance(product, ops.Contract):
-        raise TypeError(f"%{product.id} is no contraction")
-    pair = product.lhs, product.rhs
-    return pair if found.contract.lhs_is_a else (pair[1], pair[0])
+def _loop(graph: Graph, roles: Roles) -> ops.Iterate:
+    loop = graph.by_id[roles.loop]
+    if not isinstance(loop, ops.Iterate):
+        raise TypeError(f"%{loop.id} is no loop")
+    return loop
+
+
+def _output_kinds(graph: Graph) -> int:
+    """Kinds of panels that outputs leave through: those of one kind share them."""
+    writes = [op for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)]
+    return max(1, len({(w.type.dtype.name, w.type.axes[-1]) for w in writes}))
+
+
+def _exchanged(graph: Graph, axes: Mapping[str, AxisPlan]) -> int:
+    """Bytes through which warps exchange the partial results of reductions along what they share.
+
+    Each has a place of its own, with a vector's room at the end of each row.
+    """
+    total = 0
+    for op in ops.walk(graph.body):
+        if isinstance(op, ops.ReduceOp) and axes[op.axis].warps > 1:
+            kept = prod(axes[a].tile for a in op.type.axes)
+            total += 2 * axes[op.axis].warps * (kept + 16) * max(4, op.type.dtype.bytes)
+    return total
 
 
 def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipelined) -> AxisPlan:
     tile = shape.tiles.get(axis)
     symbol = declared.symbols.get(axis)
     multiple = extent.const if extent.is_const else symbol.multiple if symbol else 1
+    if tile is None and axis in found.inside:
+        whole = found.inside[axis]
+        reason = "the whole of it in a step" if whole > 1 else "one element in a step"
+        return AxisPlan(axis, extent, None, whole, found.warps.get(axis, 1), reason, multiple)
     if tile is None:
         reason = f"copied ahead in steps of {found.tile_k}"
         return AxisPlan(axis, extent, None, found.tile_k, 1, reason, multiple)
@@ -120,15 +154,16 @@ def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipe
 
 
 def _raster(
-    plain: GridPlan, axes: Mapping[str, AxisPlan], rows: str, columns: str, target: Target
-) -> GridPlan:
+    plain: GridPlan, axes: Mapping[str, AxisPlan], rows: str, columns: str, steps: Expr,
+    target: Target,
+) -> GridPlan:  # fmt: skip
     """Persistent blocks through groups of rows or columns of tiles, so that operands stay in L2."""
     grid = plain
     best = _best_group(plain, axes, rows, columns, target.multiprocessors)
     if best is not None and best.factor > 1:
         grid = grid.swizzled(best.axis, best.over, best.factor)
     extents = plain.extents.values()
-    if not all(e.is_const for e in (*extents, axes_steps(axes))):
+    if not all(e.is_const for e in (*extents, steps)):
         return grid
     count = 1
     for extent in extents:
@@ -136,11 +171,6 @@ def _raster(
     if count <= target.multiprocessors:
         return grid
     return persistent(grid, target.multiprocessors)
-
-
-def axes_steps(axes: Mapping[str, AxisPlan]) -> Expr:
-    """The steps of the axis that no block divides."""
-    return next(a.steps for a in axes.values() if a.block_tile is None)
 
 
 def persistent(grid: GridPlan, blocks: int) -> GridPlan:
@@ -170,16 +200,29 @@ def _best_group(
     It divides the tiles, so that no turn is empty; open extents are grouped with guards.
     """
     best: tuple[int, _Group] | None = None
-    for axis, over in ((rows, columns), (columns, rows)):
+    first = _walked(plain, rows, columns)
+    second = _walked(plain, columns, first)
+    if not {first, second} <= plain.extents.keys():
+        return None
+    tiles = {first: axes[rows].tile, second: axes[columns].tile}
+    for axis, over in ((first, second), (second, first)):
         count = plain.extents[axis]
         factors = range(1, blocks + 1) if count.is_const else (8,)
         for factor in factors:
             if count.is_const and count.const % factor:
                 continue
-            cost = factor * axes[axis].tile + -(-blocks // factor) * axes[over].tile
+            cost = factor * tiles[axis] + -(-blocks // factor) * tiles[over]
             if best is None or cost < best[0]:
                 best = cost, _Group(axis, over, factor)
     return best[1] if best else None
+
+
+def _walked(plain: GridPlan, axis: str, other: str) -> str:
+    """The counter along an operand's rows: another digit of them where one tile has `axis`."""
+    if plain.extents.get(axis, Expr.of(1)) != Expr.of(1):
+        return axis
+    rest = (a for a, n in plain.extents.items() if a not in (axis, other) and n != Expr.of(1))
+    return next(rest, axis)
 
 
 def _ring_problem(grid: GridPlan, steps: Expr, stages: int) -> str | None:

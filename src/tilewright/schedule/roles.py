@@ -1,42 +1,49 @@
 """Whether a contraction runs with warp roles: one warpgroup copies ahead, the others multiply.
 
-It needs a loop whose body does nothing but multiply tiles that come straight from tensors, a
-copy engine that can move these tiles, and warpgroup instructions that fit them.
+It needs a loop over one product of tiles that come from tensors, a copy engine that can move
+these tiles, and warpgroup instructions that fit them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.base.dtypes import f32
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
-from tilewright.kernel.ops import Tensor
-from tilewright.poly.expr import Expr
+from tilewright.schedule.boxes import BOX, contiguous_position
 from tilewright.schedule.constraints import Hardware
+from tilewright.schedule.held import held_axes
 from tilewright.schedule.plan import ContractPlan, Roles
+from tilewright.schedule.role_products import Factor, Multiplied, find_product, source_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import MmaAtom, Scope, Source, Target
 
 GROUP_WARPS = 4  # warps of a warpgroup
 MOST_CONSUMERS = 3
 ACCUMULATORS = {1: 128, 2: 200, 3: 120}  # 32-bit registers of a thread, by consumer warpgroups
+HELD = {1: 208, 2: 200, 3: 128}  # the same, of all values that the loop holds
 PRODUCER_REGISTERS = {1: 56, 2: 40, 3: 32}
 CONSUMER_REGISTERS = {1: 240, 2: 232, 3: 160}
-BULK_ALIGN = 16  # bytes; of a tensor and of its strides, for the copy engine
-BOX = 256  # elements along one axis of a box, at the most
 ROW_BYTES = 128  # of an operand in shared memory, by default: the widest swizzle
+MOST_TERMS = 512  # of a step along an axis that is not looped over
 
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """A contraction with roles: its plan, warps and tile along each axis."""
+    """A contraction with roles: its plan, warps along each axis, and terms of a step.
+
+    `inside` has the tiles of the axes that no block divides. `copied` are the reads that are
+    copied ahead, each with the axis of its rows.
+    """
 
     roles: Roles
     contract: ContractPlan
     warps: Mapping[str, int]
     tile_k: int
+    inside: Mapping[str, int]
+    copied: tuple[tuple[ops.ReadOp, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,24 @@ class Shape:
     and whether the tile is shared out among warps."""
 
     tiles: Mapping[str, int]
-    steps: Mapping[str, int]
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
     shared_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What roles are to be found for."""
+
+    graph: Graph
+    found: Multiplied
+    shape: Shape
+    inside: Mapping[str, int]
+    hardware: Hardware
+    target: Target
+    declared: Declared
+
+    def tile(self, axis: str) -> int:
+        return self.shape.tiles.get(axis) or self.inside[axis]
 
 
 def choose_roles(
@@ -59,206 +82,186 @@ def choose_roles(
         return f"{target.name} has no copy engine"
     if shape.shared_out or hardware.waves_per_block is not None:
         return "the author shares the tile among warps"
-    found = _product(graph)
+    found = find_product(graph, declared)
     if isinstance(found, str):
         return found
-    loop, contract = found
-    if problem := _operands(graph, loop, contract, declared):
-        return problem
-    return _fit(graph, loop, contract, shape, hardware, target, declared)
+    inside = _inside(graph, found, shape)
+    if isinstance(inside, str):
+        return inside
+    return _fit(_Case(graph, found, shape, inside, hardware, target, declared))
 
 
-def _product(graph: Graph) -> tuple[ops.Iterate, ops.Contract] | str:
-    """The loop that does nothing but accumulate one product."""
-    loops = [op for op in ops.walk(graph.body) if isinstance(op, ops.Iterate)]
-    products = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
-    if len(loops) != 1 or len(products) != 1 or loops[0] not in graph.body:
-        return "the program is not one loop over one product"
-    loop, product = loops[0], products[0]
-    rest = [op for op in loop.body if not isinstance(op, ops.ReadOp | ops.View | ops.Param)]
-    if rest != [product] or loop.results != (product.id,) or product.acc not in loop.params:
-        return "the loop does more than accumulate a product"
-    if product.contracted != (loop.axis,):
-        return f"the product is not summed over {loop.axis} alone"
-    return loop, product
-
-
-def source_of(graph: Graph, number: int) -> ops.ReadOp | None:
-    """The read that an operand is, with its axes in another order perhaps."""
-    op = graph.by_id[number]
-    while isinstance(op, ops.View) and set(op.type.axes) == set(graph.by_id[op.value].type.axes):
-        op = graph.by_id[op.value]
-    return op if isinstance(op, ops.ReadOp) else None
-
-
-def _operands(
-    graph: Graph, loop: ops.Iterate, contract: ops.Contract, declared: Declared
-) -> str | None:
-    """Why the copy engine cannot fetch the operands; None where it can."""
-    written = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
-    for number in (contract.lhs, contract.rhs):
-        read = source_of(graph, number)
-        if read is None or read not in loop.body:
-            return "an operand is computed, not read"
-        if graph.memory(read.memory).allocated or read.memory in written:
-            return f"{read.memory} is also written"
-        tensor = declared.tensors[read.memory]
-        if problem := bulk_problem(tensor, declared):
-            return problem
-        if len(graph.uses[read.id]) != 1:
-            return f"the tile of {read.memory} has other readers"
-    return None
-
-
-def bulk_problem(tensor: Tensor, declared: Declared) -> str | None:
-    """Why the copy engine cannot move boxes of a tensor; None where it can."""
-    size = tensor.dtype.bytes
-    if tensor.align % BULK_ALIGN:
-        return f"{tensor.name} is aligned to {tensor.align} bytes, not {BULK_ALIGN}"
-    if not 1 <= len(tensor.shape) <= 5:
-        return f"{tensor.name} has {len(tensor.shape)} axes"
-    last = contiguous_position(tensor)
-    if last is None:
-        return f"no axis of {tensor.name} has stride 1"
-    for position, stride in enumerate(tensor.strides):
-        if position != last and (_multiple(stride, declared) * size) % BULK_ALIGN:
-            return f"rows of {tensor.name} do not start at multiples of {BULK_ALIGN} bytes"
-    return None
-
-
-def contiguous_position(tensor: Tensor) -> int | None:
-    """The position of the axis of stride 1; of several, the last with more than one element."""
-    ones = [i for i, s in enumerate(tensor.strides) if s == Expr.of(1)]
-    wide = [i for i in ones if tensor.shape[i] != Expr.of(1)]
-    return (wide or ones or [None])[-1]
-
-
-def _multiple(value: Expr, declared: Declared) -> int:
-    """A number that divides a stride; 0 where it is zero, which no box can walk."""
-    if value.is_const:
-        return value.const or 1
-    found = value.const
-    for term, coefficient in value.terms:
-        known = declared.symbols[term].multiple if isinstance(term, str) else 1
-        step = abs(coefficient) * known
-        while found % step if step else False:
-            step, found = found % step, step
-        found = step
-    return found
+def _inside(graph: Graph, found: Multiplied, shape: Shape) -> Mapping[str, int] | str:
+    """The tile of each axis that no block divides, but for the loop's where it is free."""
+    product, loop = found.product.type.axes, found.loop.axis
+    inside: dict[str, int] = {}
+    held = held_axes(graph)
+    for axis, extent in graph.axes.items():
+        uncut = f"{axis} is not cut into tiles of blocks alone"
+        if axis == loop:
+            if axis in shape.tiles:
+                return uncut
+            if found.k != loop and shape.steps.get(axis, 1) != 1:
+                return f"a step over {axis} has several elements of it"
+            if found.k != loop:
+                inside[axis] = 1
+        elif axis == found.k:
+            if axis in shape.tiles or not extent.is_const or extent.const > MOST_TERMS:
+                return f"the terms along {axis} are too many for a step"
+            if shape.steps.get(axis, extent.const) != extent.const:
+                return f"a step has not the whole of {axis}"
+            inside[axis] = extent.const
+        elif axis in product:
+            if axis in shape.steps or (axis not in shape.tiles and not extent.is_const):
+                return uncut
+            if axis not in shape.tiles:
+                inside[axis] = extent.const
+        elif axis in held:
+            return f"the product has no axis {axis}"
+        else:
+            inside[axis] = 1
+    return inside
 
 
 # ---------------------------------------------------------------- which instruction, how shared
 
 
-def _fit(
-    graph: Graph,
-    loop: ops.Iterate,
-    contract: ops.Contract,
-    shape: Shape,
-    hardware: Hardware,
-    target: Target,
-    declared: Declared,
-) -> Pipelined | str:
-    placed = {*contract.type.axes, loop.axis}
-    for axis in graph.axes:
-        if axis not in placed:
-            return f"the product has no axis {axis}"
-        if (axis in shape.tiles) == (axis == loop.axis) or (
-            axis in shape.steps and axis != loop.axis
-        ):
-            return f"{axis} is not cut into tiles of blocks alone"
+def _fit(case: _Case) -> Pipelined | str:
+    found = case.found
     problem = "no warpgroup instruction fits"
     for lhs_is_a in (True, False):
-        first, second = (contract.lhs, contract.rhs)
-        if not lhs_is_a:
-            first, second = second, first
-        found = _roles(graph, loop, contract, (first, second), shape, hardware, target)
-        if isinstance(found, str):
-            problem = found
+        first, second = (found.lhs, found.rhs) if lhs_is_a else (found.rhs, found.lhs)
+        if second.computed:
+            problem = _column_problem(case, second) if not lhs_is_a else problem
             continue
-        atom = target.atom(found.contract.atom or "")
+        fitted = _roles(case, first, second)
+        if isinstance(fitted, str):
+            problem = fitted
+            continue
+        atom = case.target.atom(fitted.contract.atom or "")
         if atom is not None and atom.a_dtype.bytes != 2:
             across = [
-                n for n in (first, second)
-                if not _runs_along(graph, n, loop.axis, declared)
+                f for f in (first, second)
+                if not f.computed and not _runs_along(case, f, found.k)
             ]  # fmt: skip
             if across:
-                return f"operands of {atom.a_dtype} must be contiguous along {loop.axis}"
-        return found
+                return f"operands of {atom.a_dtype} must be contiguous along {found.k}"
+        return fitted
     return problem
 
 
-def _runs_along(graph: Graph, number: int, axis: str, declared: Declared) -> bool:
-    read = source_of(graph, number)
+def _column_problem(case: _Case, computed: Factor) -> str:
+    axes = ", ".join(case.graph.by_id[computed.value].type.axes)
+    return f"the operand over {axes} is computed, and gives columns: those come from shared memory"
+
+
+def _runs_along(case: _Case, factor: Factor, axis: str) -> bool:
+    read = source_of(case.graph, factor.value)
     if read is None:
         return False
-    last = contiguous_position(declared.tensors[read.memory])
+    last = contiguous_position(case.declared.tensors[read.memory])
     return last is not None and read.type.axes[last] == axis
 
 
-def _roles(
-    graph: Graph,
-    loop: ops.Iterate,
-    contract: ops.Contract,
-    operands: tuple[int, int],
-    shape: Shape,
-    hardware: Hardware,
-    target: Target,
-) -> Pipelined | str:
+def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | str:
     """With the first operand's axis as rows of the instruction."""
-    first, second = (graph.by_id[n].type for n in operands)
-    rows = [a for a in first.axes if a not in second.axes]
-    columns = [a for a in second.axes if a not in first.axes]
-    if len(rows) != 1 or len(columns) != 1:
+    found = case.found
+    first, second = (case.graph.by_id[f.value].type for f in (rows_from, columns_from))
+    m = _own_axis(case, first.axes, second.axes)
+    n = _own_axis(case, second.axes, first.axes)
+    if m is None or n is None:
         return "an operand has several axes of its own"
-    m, n, k = rows[0], columns[0], loop.axis
-    if any(shape.tiles[a] != 1 for a in contract.type.axes if a not in (m, n)):
+    tile_m, tile_n, k = case.tile(m), case.tile(n), found.k
+    if any(case.tile(a) != 1 for a in found.product.type.axes if a not in (m, n)):
         return "a batch axis has tiles of several elements"
-    groups = _consumers(shape.tiles[m], shape.tiles[n])
+    reads = (*rows_from.reads, *columns_from.reads)
+    step = case.inside.get(k) or case.shape.steps.get(
+        k, ROW_BYTES // max(r.type.dtype.bytes for r in reads)
+    )
+    sets = _sets(case, m, n)
+    groups = _consumers(tile_m, tile_n, sets, _operand_words(rows_from, step, first.dtype.bytes))
     if groups is None:
-        return f"tiles of {shape.tiles[m]} by {shape.tiles[n]} do not suit warpgroups"
+        held = f", {sets} at once" if sets > 1 else ""
+        return f"tiles of {tile_m} by {tile_n}{held} do not suit warpgroups"
     down, along = groups
-    asked = contract.atom or hardware.mma_type
-    atom = _atom(first.dtype.name, contract.type.dtype.name, shape.tiles[n] // along, asked, target)
+    asked = found.product.atom or case.hardware.mma_type
+    source = Source.REGISTER if rows_from.computed else Source.SHARED
+    atom = _atom(first.dtype.name, found.product.type.dtype.name, tile_n // along, asked,
+                 source, case.target)  # fmt: skip
     if atom is None:
         instruction = asked or "no warpgroup instruction"
-        tile = f"{shape.tiles[m]} by {shape.tiles[n]}"
-        return f"{instruction} multiplies {first.dtype} tiles of {tile}"
-    size = first.dtype.bytes
-    step = shape.steps.get(k, ROW_BYTES // size)
-    if step % atom.k or (step * size not in (32, 64) and (step * size) % ROW_BYTES):
+        return f"{instruction} multiplies {first.dtype} tiles of {tile_m} by {tile_n}"
+    if step % atom.k or not all(_fills_rows(step * r.type.dtype.bytes) for r in reads):
         return f"steps of {step} terms do not fill rows of shared memory"
     count = down * along
     what = "one warpgroup copies, " + (
         "one multiplies" if count == 1 else f"{count} multiply, {down} by {along} of them"
     )
-    plan = ContractPlan(atom.name, m, n, k, operands[0] == contract.lhs, f"{atom.name}; {what}")
-    roles = Roles(loop.id, contract.id, count, PRODUCER_REGISTERS[count], CONSUMER_REGISTERS[count])
+    lhs_is_a = rows_from is found.lhs
+    plan = ContractPlan(atom.name, m, n, k, lhs_is_a, f"{atom.name}; {what}")
+    roles = Roles(
+        found.loop.id, found.product.id, count, PRODUCER_REGISTERS[count],
+        CONSUMER_REGISTERS[count],
+    )  # fmt: skip
     warps = {a: w for a, w in ((m, GROUP_WARPS * down), (n, along)) if w > 1}
-    return Pipelined(roles, plan, warps, step)
+    copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
+    return Pipelined(roles, plan, warps, step, case.inside, copied)
 
 
-def _consumers(m: int, n: int) -> tuple[int, int] | None:
+def _own_axis(case: _Case, axes: tuple[str, ...], others: tuple[str, ...]) -> str | None:
+    """The one axis, of those that the other operand lacks, with more than one element in a tile."""
+    own = [a for a in axes if a not in others]
+    wide = [a for a in own if case.tile(a) != 1] or own[-1:]
+    return wide[0] if len(wide) == 1 else None
+
+
+def _fills_rows(size: int) -> bool:
+    return size in (32, 64) or size % ROW_BYTES == 0
+
+
+def _sets(case: _Case, m: str, n: str) -> int:
+    """How many values of the size of a result a consumer holds in the loop."""
+    if case.found.in_place:
+        return 1
+    carried = (case.graph.by_id[p].type.axes for p in case.found.loop.params)
+    return 1 + sum(m in axes and n in axes for axes in carried)
+
+
+def _operand_words(factor: Factor, step: int, size: int) -> int:
+    """Registers of a thread for 64 rows of a computed operand and the tiles it is made of."""
+    if not factor.computed:
+        return 0
+    sizes = size + sum(read.type.dtype.bytes for read in factor.reads)
+    return step * 64 * sizes // (GROUP_WARPS * 32 * 4)
+
+
+def _consumers(m: int, n: int, sets: int, operand: int) -> tuple[int, int] | None:
     """How many consumer warpgroups share rows and columns; None where none can."""
     if m % 64 or n % 8 or n > BOX or m > BOX:
         return None
     strips = m // 64
+    budget = ACCUMULATORS if sets == 1 and not operand else HELD
     for down in sorted((d for d in range(1, MOST_CONSUMERS + 1) if strips % d == 0), reverse=True):
-        if strips // down * (n // 2) <= ACCUMULATORS[down]:
+        if strips // down * (sets * (n // 2) + operand) <= budget[down]:
             return down, 1
     return None
 
 
 def _atom(
-    operand: str, result: str, columns: int, asked: str | None, target: Target
+    operand: str, result: str, columns: int, asked: str | None, source: Source, target: Target
 ) -> MmaAtom | None:
-    """The widest warpgroup instruction that divides the columns; with A from shared memory."""
+    """The widest warpgroup instruction that divides the columns, with A from `source`."""
     fitting = [
         a for a in target.mma_atoms
-        if a.scope is Scope.WARPGROUP and a.a_source is Source.SHARED
+        if a.scope is Scope.WARPGROUP and a.a_source is source
         and (a.a_dtype.name, a.b_dtype.name, a.d_dtype.name) == (operand, operand, result)
-        and columns % a.n == 0 and (asked is None or a.name == asked)
+        and columns % a.n == 0 and (asked is None or asked in (a.name, _shared_name(a)))
     ]  # fmt: skip
     # Single precision operands are rounded (tf32): only on request.
     usable = [a for a in fitting if a.a_dtype != f32 or asked is not None]
     return max(usable, key=lambda a: a.n, default=None)
+
+
+def _shared_name(atom: MmaAtom) -> str:
+    """The name of the instruction that reads a from shared memory."""
+    return atom.name.removesuffix(".rs")

@@ -1,0 +1,151 @@
+"""Rings of shared memory that the copying warpgroup keeps filled with the tiles of coming steps.
+
+Slot `c % stages` holds the tiles of step `c`, a counter that runs on over all tiles of a block,
+so both roles agree on slot and parity without a word. A slot is *full* when its bytes have
+landed, *empty* when every warp that multiplies has released it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.graph import ops
+from tilewright.kernel.async_ops import (
+    ArriveExpect,
+    BulkLoad,
+    PhaseRef,
+    Phases,
+    PhaseWait,
+    TensorMap,
+    TileRef,
+)
+from tilewright.kernel.ops import Body, Loop, MemRef, Over, Shared
+from tilewright.lower.builder import Builder
+from tilewright.lower.bulk import swizzle_of
+from tilewright.poly.expr import Expr
+from tilewright.schedule.boxes import contiguous_position
+from tilewright.schedule.plan import Roles
+from tilewright.schedule.roles import GROUP_WARPS
+
+V = Expr.of
+ROW_BYTES = 128  # of an operand in shared memory, at the most
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tile's ring: `panels` of rows of `width` elements, contiguous in the tensor.
+
+    `rows` is the tile's axis that becomes rows or columns of the result, `terms` the one that
+    is summed over. `across`: rows of shared memory run along `rows`, not along the terms.
+    """
+
+    ring: Shared
+    box: TensorMap
+    read: ops.ReadOp
+    rows: str
+    terms: str
+    across: bool
+    panels: int
+    width: int
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.ring.elements // self.ring.shape[0] * self.ring.dtype.bytes
+
+    @property
+    def along(self) -> str:
+        """The axis that is contiguous in the tensor."""
+        return self.rows if self.across else self.terms
+
+    def tile(self, slot: Expr, row: Expr, panel: Expr, depth: Expr) -> TileRef:
+        """The part that one instruction reads, from its first row and term on.
+
+        The term is `depth` in the panel; `panel` is 0 where rows run across.
+        """
+        if self.across:
+            index = (slot, row // self.width, depth, row % self.width)
+            return TileRef(self.ring.name, index, 3, 2, 1)
+        index = (slot, panel, row, depth)
+        return TileRef(self.ring.name, index, 2, 3, 1 if self.panels > 1 else -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The counter's slots: phases for both directions, and the loop's axis."""
+
+    full: str
+    empty: str
+    stages: int
+    axis: str
+
+    def slot(self, count: Expr) -> Expr:
+        return count % self.stages
+
+    def round(self, count: Expr) -> Expr:
+        return count // self.stages
+
+
+def counter(b: Builder, axis: str, step: Expr) -> Expr:
+    """The number of a step, over all tiles of a block; one that goes on knows a tile's steps."""
+    return b.turn * (b.plan.axes[axis].steps.const if b.persistent else 0) + step
+
+
+def declare_ring(b: Builder, op: ops.Iterate, roles: Roles) -> Ring:
+    stages = b.plan.stages
+    full, empty = b.name("full"), b.name("empty")
+    b.phases += [
+        Phases(full, stages, 1, span=op.span),
+        Phases(empty, stages, GROUP_WARPS * roles.consumers, span=op.span),
+    ]
+    return Ring(full, empty, stages, op.axis)
+
+
+def declare_operand(b: Builder, read: ops.ReadOp, rows: str, terms: str) -> Operand:
+    """Declare the ring of a tile and its box."""
+    tensor, size = b.tensors[read.memory], read.type.dtype.bytes
+    last = contiguous_position(tensor)
+    along = read.type.axes[last or 0]
+    across = along == rows
+    other = terms if across else rows
+    tile = b.plan.axes[along].tile
+    width = min(ROW_BYTES, max(32, 1 << (tile * size - 1).bit_length())) // size
+    panels = -(-tile // width)
+    shape = (b.plan.stages, panels, b.plan.axes[other].tile, width)
+    ring = b.buffer(f"{read.memory}_ring", read.type.dtype, shape,
+                    swizzle=swizzle_of(width, size), managed=True, span=read.span)  # fmt: skip
+    order = (*(a for a in read.type.axes if a not in (along, other)), other, along)
+    extents = {other: b.plan.axes[other].tile, along: width}
+    box = TensorMap(
+        b.name(f"{read.memory}_box"), read.memory, tuple(extents.get(a, 1) for a in order),
+        width * size, tuple(read.type.axes.index(a) for a in order), read.span,
+    )  # fmt: skip
+    b.maps.append(box)
+    return Operand(ring, box, read, rows, terms, across, panels, width)
+
+
+def copies(b: Builder, ring: Ring, operands: Sequence[Operand]) -> Loop:
+    """Fill the ring's slots with the tiles of one step after the other."""
+    step = V(b.name(f"{ring.axis.lower()}_ahead"))
+    count = counter(b, ring.axis, step)
+    full, empty = (PhaseRef(name, ring.slot(count)) for name in (ring.full, ring.empty))
+    size = sum(o.slot_bytes for o in operands)
+    body: Body = (
+        PhaseWait(empty, ring.round(count) + 1, note="the slot's readers have released it"),
+        ArriveExpect(full, size),
+        *(_copy(b, o, ring.axis, full, step) for o in operands),
+    )
+    return Loop(str(step), b.plan.axes[ring.axis].steps, body, span=operands[0].read.span)
+
+
+def _copy(b: Builder, operand: Operand, looped: str, full: PhaseRef, step: Expr) -> BulkLoad:
+    """One step's box of each panel."""
+    read = operand.read
+    panel = b.register_digit("box_panel") if operand.panels > 1 else V(0)
+    over: Over = ((str(panel), operand.panels),) if operand.panels > 1 else ()
+    start = {a: b.base(a) for a in read.type.axes}
+    start[looped] = step * b.plan.axes[looped].tile
+    start[operand.along] = start[operand.along] + panel * operand.width
+    coordinates = tuple(start[read.type.axes[i]] for i in operand.box.order)
+    corner = MemRef(operand.ring.name, (full.index, panel, V(0), V(0)))
+    return BulkLoad(over, corner, operand.box.name, coordinates, full, span=read.span)
