@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.base.spans import Span
+from tilewright.kernel.async_ops import RemoteStore
 from tilewright.kernel.ops import AsyncCopy, Load, MemRef, Over, Shared, Store, Tensor
 from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.scope import Program, Site
@@ -21,8 +22,8 @@ class Access:
     """One read or write of memory by a statement: `width` elements along `axis` per instance.
 
     Along the axes in `gathered` the index is data: any one inside, as the access is guarded.
-    An access by copy engine or matrix unit (`bulk`) is that of a whole box: each of its elements
-    is `steps` away from `ref`, in the variables `box`, and is accessed where `clip` holds.
+    An access by another agent than the thread (`bulk`) is that of a whole box: each of its
+    elements is `steps` away from `ref`, in the variables `box`, and is accessed where `clip` holds.
     """
 
     site: Site
@@ -106,6 +107,9 @@ def accesses(program: Program) -> tuple[Access, ...]:
                 # The destination is written in any case: with zeros where the guard fails.
                 found.append(Access(site, s.over, s.src, s.width, s.src_axis, s.guard, False, True))
                 found.append(Access(site, s.over, s.dst, s.width, s.dst_axis, (), True, True))
+            case RemoteStore() as s:
+                write = Access(site, s.over, s.dst, s.width, -1, (), True, bulk="remote store")
+                found.append(write)
             case _:
                 pass
     return tuple(found)

@@ -70,7 +70,7 @@ def bulk_alignment(program: Program, found: Sequence[Access]) -> Iterator[Obliga
     """Boxes and operands begin at whole swizzle patterns; tensor maps have strides of 16 bytes."""
     for access in found:
         buffer = memory(program, access.ref.name)
-        if access.bulk and isinstance(buffer, Shared):
+        if access.bulk and access.box and isinstance(buffer, Shared):
             result = attempt(program.world, lambda a=access, b=buffer: _aligned(program, a, b))
             yield Obligation(Kind.ALIGNMENT, buffer.name, result, access.span, access.label)
     for declared in program.kernel.maps:

@@ -8,13 +8,14 @@ left unread, for then the turns of the two roles would shift.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tilewright.kernel.async_ops import RemoteStore
 from tilewright.lower.obligations.accesses import Access, overlap, points
 from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, turns
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Program
-from tilewright.poly.expr import Constraint, Expr
+from tilewright.poly.expr import Constraint, Expr, less
 from tilewright.poly.prove import (
     Kind,
     Obligation,
@@ -28,7 +29,7 @@ from tilewright.poly.prove import (
     image,
     instance_text,
 )
-from tilewright.poly.sets import Dim
+from tilewright.poly.sets import Dim, Point
 
 _BLOCK = frozenset(("block",))
 
@@ -42,6 +43,14 @@ def loaded_by_others(program: Program, found: Sequence[Access], read: Access) ->
         w for w in found
         if w.writes and w.ref.name == read.ref.name and apart(program, read.site, w.site)
     ]  # fmt: skip
+
+
+def stored_remotely(program: Program, name: str) -> Unknown | None:
+    """Why a buffer to which other blocks of the cluster store is open."""
+    for site in program.sites:
+        if isinstance(site.statement, RemoteStore) and site.statement.dst.name == name:
+            return Unknown(f"other blocks store to {name}, and which of them is not followed")
+    return None
 
 
 def loaded_before_read(program: Program, found: Sequence[Access]) -> Iterator[Obligation]:
@@ -66,6 +75,8 @@ def _loaded(
 ) -> Result:
     """Each element that is read lies in a box of the same turn."""
     name = read.ref.name
+    if remote := stored_remotely(program, name):
+        return remote
     own = program.kernel.shared_buffer(name)
     for other in program.kernel.shared:
         meets = own is not None and other is not own and overlap(own, other)
@@ -83,25 +94,30 @@ def _loaded(
     fixed = compared[0].alike().intersection(*(c.alike() for c in compared))
     context = tuple(dict.fromkeys(n for c in compared for n in c.context))
     needed = compared[0].needed(context, fixed)
-    rest = image(program.world, needed)
-    inexact = needed.inexact
-    for one in compared:
-        for piece in one.written(context, fixed):
-            inexact = inexact or piece.inexact
-            if not piece.inexact:
-                rest = rest.subtract(image(program.world, piece))
-    point = rest.first()
-    if point is None:
+    loaded = [piece for c in compared for piece in c.written(context, fixed)]
+    if _rest(program, needed, loaded) is None:
         return Proved("loaded in the turn in which it is read")
-    if inexact:
-        return Unknown(inexact)
+    needed = compared[0].needed(context, frozenset())
+    loaded = [piece for c in compared for piece in c.written(context, frozenset())]
+    before = [piece for c in compared for piece in c.before(context)]
+    inexact = next((p.inexact for p in (needed, *loaded, *before) if p.inexact), "")
+    point = None if inexact else _rest(program, needed, [*loaded, *before])
+    if point is None:
+        return Unknown(inexact or f"{name} is read in a turn that does not load it")
     values = tuple(v for _, v in point.values)
-    here = tuple(zip(context, values, strict=False))
-    element = compared[0].element(here, values[len(context) :], point.symbols, fixed)
-    at = f"{name}[{', '.join(map(str, element))}]" if element else name
-    text = f"{at} is read in a turn that does not load it"
+    here, element = tuple(zip(context, values, strict=False)), values[len(context) :]
+    text = f"{name}[{', '.join(map(str, element))}] is read before any turn has loaded it"
     note = (instance_text(here, point.symbols),) if here or point.symbols else ()
     return Refuted(text, Witness(element, point.symbols, (here,)), note)
+
+
+def _rest(program: Program, needed: Piece, loaded: Sequence[Piece]) -> Point | None:
+    """A point that is needed and not loaded; None where there is none."""
+    rest = image(program.world, needed)
+    for piece in loaded:
+        if not piece.inexact:
+            rest = rest.subtract(image(program.world, piece))
+    return rest.first()
 
 
 def _read(program: Program, found: Sequence[Access], load: Access) -> Result:
@@ -190,6 +206,18 @@ class _Compared:
         for copy in self.link.copies:
             yield self._piece(dims, (*guard, *copy), index, context, fixed, where.inexact)
 
+    def before(self, context: Sequence[str]) -> Iterator[Piece]:
+        """What is loaded in earlier turns, as `written`: what they leave may be read later."""
+        loops = [loop.var for loop in self.read.site.frame.loops]
+        there = {own: name for name, own in self.link.names.items() if own in loops}
+        for depth, turn in enumerate(loops):
+            own = {there[v]: v + WRITER for v in loops[depth:]}
+            digits = {n: n + WRITER for n, roots in self.theirs.roots.items()
+                      if roots & own.keys()}  # fmt: skip
+            earlier = replace(self, names={**self.names, **digits, **own})
+            for piece in earlier.written(context, frozenset()):
+                yield replace(piece, guard=(*piece.guard, less(turn + WRITER, turn)))
+
     def _with(self, dims: Sequence[Dim], context: Sequence[str]) -> tuple[Dim, ...]:
         present = {d.name for d in dims}
         around = {d.name: d for d in (*self.theirs.dims, *self.mine.dims)}
@@ -202,13 +230,3 @@ class _Compared:
     ) -> Piece:  # fmt: skip
         kept = () if fixed is None else tuple(e for i, e in enumerate(index) if i not in fixed)
         return Piece(dims, guard, (*(Expr.of(n) for n in context), *kept), inexact=inexact)
-
-    def element(
-        self, here: Sequence[tuple[str, int]], rest: Sequence[int],
-        symbols: Sequence[tuple[str, int]], fixed: frozenset[int],
-    ) -> tuple[int, ...]:  # fmt: skip
-        """The element of a point: its coordinates on the axes that were left out as well."""
-        values = {**dict(here), **dict(symbols)}
-        left = iter(rest)
-        index = enumerate(self.read.index)
-        return tuple(e.evaluate(values) if i in fixed else next(left) for i, e in index)

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from tilewright.base.spans import Span
-from tilewright.kernel.async_ops import WarpgroupMma
+from tilewright.kernel.async_ops import RemoteStore, WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -93,7 +93,7 @@ def uses(statement: Statement, target: Target) -> tuple[Use, ...]:
         case Load(over=over, dst=dst, width=width):
             reads = tuple(Use(c.ref, 1, over, False) for c in statement.indirect)
             return (*reads, Use(dst, width, over, True))
-        case Store(over=over, src=src, width=width):
+        case Store(over=over, src=src, width=width) | RemoteStore(over=over, src=src, width=width):
             return (Use(src, width, over, False),)
         case Mma(over=over, a=a, b=b, d=d):
             atom = target.atom(statement.atom)
