@@ -15,7 +15,11 @@ import tilewright as tw
 from tilewright.base.diagnostics import CallError, TuningError
 from tilewright.driver.tuning.autotune import AutotunedKernel
 from tilewright.driver.tuning.options import Options
+from tilewright.driver.tuning.suggest import PLAIN, suggested
 from tilewright.runtime.cache import DiskCache
+from tilewright.schedule.model import Problem, candidates, rank
+from tilewright.target.amd import GFX942
+from tilewright.target.nvidia import SM_90A
 
 M, N = tw.sym.M, tw.sym.N
 BLOCK_M, BLOCK_N = tw.sym.BLOCK_M, tw.sym.BLOCK_N
@@ -188,3 +192,67 @@ def test_the_decorator_is_checked(tmp_path: Path) -> None:
         made(None, tmp_path, [])
     with pytest.raises(CallError, match=r"@tw\.autotune is put on a function"):
         tw.autotune(CONFIGS)(lambda x: None)  # type: ignore[arg-type]
+
+
+BLOCK_K, K = tw.sym.BLOCK_K, tw.sym.K
+
+
+@tw.autotune()
+@tw.kernel(
+    [
+        tw.WorkgroupConstraint(M, BLOCK_M, 0),
+        tw.WorkgroupConstraint(N, BLOCK_N, 1),
+        tw.TilingConstraint(K, BLOCK_K),
+    ]
+)
+def product(
+    a: tw.Memory[M, K, tw.GLOBAL, tw.f16],
+    b: tw.Memory[N, K, tw.GLOBAL, tw.f16],
+    c: tw.Memory[M, N, tw.GLOBAL, tw.f32],
+):
+    @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+    def total(acc):
+        return tw.mma(tw.read(a), tw.read(b), acc)
+
+    tw.write(total, c)
+
+
+def test_configs_are_suggested_for_a_product() -> None:
+    random = np.random.default_rng(1)
+    a, b = (random.standard_normal((n, 64)).astype(np.float16) for n in (96, 80))
+    c = np.zeros((96, 80), np.float32)
+    product(a, b, c)
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, atol=1e-2)
+    report = product.reports[0]
+    assert len(report.rows) > 8
+    assert report.best is report.rows[0].config
+    assert set(report.best.symbols) == {"BLOCK_M", "BLOCK_N", "BLOCK_K"}
+
+
+def test_the_suggested_configs_are_what_the_model_ranks_first() -> None:
+    compiled = product.compile("sm_90a", {M: 8192, N: 8192, K: 8192})
+    configs = suggested(product, {"M": 8192, "N": 8192, "K": 8192}, SM_90A)
+    sizes = compiled.compilation.specialisation.sizes
+    assert {n: sizes[n] for n in configs[0].symbols} == configs[0].symbols
+    problem = Problem(8192, 8192, 8192, result_bytes=4)
+    best = rank(problem, candidates(problem, SM_90A), SM_90A)[:20]
+    tiles = {(r.candidate.tile_m, r.candidate.tile_n, r.candidate.tile_k) for r in best}
+    wide = {t for t in tiles if t[1] % 32 == 0}
+    assert wide
+    assert wide <= {tuple(config.symbols.values()) for config in configs}
+
+
+def test_a_target_without_figures_gets_plain_tiles() -> None:
+    configs = suggested(product, {"M": 512, "N": 512, "K": 512}, GFX942)
+    assert {tuple(c.symbols.values()) for c in configs} == set(PLAIN)
+
+
+def test_nothing_is_suggested_for_what_is_no_product(tmp_path: Path) -> None:
+    kernel = made(None, tmp_path)
+    plain = tw.TileKernel(kernel.program, {}, frozenset())
+    with pytest.raises(CallError, match=r"suggested for scaled: it has 0 matrix products"):
+        plain.tune(*arrays())
+    constraints = tuple(c for c in product.program.constraints if not hasattr(c, "dim"))
+    fixed = tw.TileKernel(replace(product.program, constraints=constraints), {}, frozenset())
+    with pytest.raises(CallError, match="no symbol is the tile size of M and N"):
+        fixed.tune(*(np.ones((32, 32), t) for t in (np.float16, np.float16, np.float32)))

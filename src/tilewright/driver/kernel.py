@@ -141,7 +141,7 @@ class TileKernel:
     def tune(
         self,
         *arguments: Any,
-        configs: Sequence[Config],
+        configs: Sequence[Config] | None = None,
         top: int | None = None,
         reference: Callable[..., Any] | None = None,
         tolerance: float | None = None,
@@ -149,7 +149,8 @@ class TileKernel:
     ) -> TunedKernel:
         """Find the fastest config for these arguments, which are left as they are.
 
-        The analytic model ranks the configs; the `top` best are measured on the tensors' device,
+        Without configs those are tried that the model suggests, which it can for a matrix product
+        whose tile sizes are symbols. The analytic model ranks the configs; the `top` best are measured on the tensors' device,
         and their outputs compared with those of `reference`, called with the same arguments, or
         else of the first config that compiles. `tolerance` is relative to an output's largest
         magnitude. Nothing is measured for NumPy arrays. TuningError where no config works.

@@ -28,11 +28,12 @@ def forecast(graph: Graph, plan: Plan, target: Target) -> Ranked | None:
     known = target.machine is not None and target.machine.rate(operand.bits) is not None
     if not known or how.m is None or how.n is None or how.atom is None:
         return None
-    problem = _problem(graph, op, how.m, how.n)
+    problem = problem_of(graph, op, how.m, how.n)
     return predict(problem, _candidate(plan, how, how.m, how.n, target), target)
 
 
-def _problem(graph: Graph, op: Contract, rows: str, columns: str) -> Problem:
+def problem_of(graph: Graph, op: Contract, rows: str, columns: str) -> Problem:
+    """A product of known sizes, in numbers."""
     sizes = {axis: extent.const for axis, extent in graph.axes.items()}
     memories = {memory.name: memory for memory in graph.memories}
     written = (memories[w.memory].type for w in ops.walk(graph.body) if isinstance(w, ops.WriteOp))

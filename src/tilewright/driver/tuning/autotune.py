@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.driver.call import Call
     from tilewright.driver.compile import Rewrites
     from tilewright.driver.compiled import CompiledKernel
+    from tilewright.driver.tuning.tile import TileSubject
     from tilewright.runtime.bench import Bench
 
 SWITCH = "TILEWRIGHT_AUTOTUNE"  # set to 0, nothing is measured
@@ -34,32 +35,32 @@ class AutotunedKernel(TileKernel):
     def __init__(
         self,
         kernel: TileKernel,
-        configs: Sequence[Config],
+        configs: Sequence[Config] | None,
         keyed: tuple[str, ...],
         options: Options,
         *,
         enabled: bool,
     ) -> None:
         super().__init__(kernel.program, kernel.bindings, kernel.dynamic, kernel.schedule)
-        self.configs = tuple(configs)
-        self.variants = tuple(variant(kernel, config) for config in configs)
+        self.configs = None if configs is None else tuple(configs)
         self.reports: list[TunedKernel] = []
+        self._variants = [variant(kernel, config) for config in configs or ()]
         self._keyed = keyed
         self._options = options
         self._enabled = enabled
-        self._chosen: dict[object, int] = {}
+        self._chosen: dict[object, TileKernel] = {}
 
     def specialised(self, call: Call) -> CompiledKernel:
         """The winner, compiled for a call."""
         entry = (call.device, *self._entry(call))
-        number = self._chosen.get(entry)
-        if number is None:
-            number = self._chosen[entry] = self._choose(call)
+        chosen = self._chosen.get(entry)
+        if chosen is None:
+            chosen = self._chosen[entry] = self._choose(call)
         try:
-            return self.variants[number].specialised(call)
+            return chosen.specialised(call)
         except TilewrightError:
-            # Sizes beyond the key, or an alignment, may ask for another one.
-            return self._tuned(call, None).kernel.specialised(call)
+            # Sizes beyond the key may ask for another one.
+            return self._tuned(self._subject(call), None).kernel.specialised(call)
 
     def compile(
         self,
@@ -74,9 +75,9 @@ class AutotunedKernel(TileKernel):
     ) -> CompiledKernel:
         """Compile the first config that can be, without measuring: see `TileKernel.compile`."""
         failures: dict[str, TilewrightError] = {}
-        for config, made in zip(self.configs, self.variants, strict=True):
+        for config in self._configs_for(target, bindings or {}):
             try:
-                return made.compile(
+                return variant(self, config).compile(
                     target, bindings, strides=strides, alignments=alignments,
                     multiples=multiples, schedule=schedule, rewrites=rewrites,
                 )  # fmt: skip
@@ -95,14 +96,31 @@ class AutotunedKernel(TileKernel):
     ) -> TunedKernel:
         """Tune for these arguments now, by the decorator's configs where none are given."""
         return super().tune(
-            *arguments, configs=self.configs if configs is None else configs,
+            *arguments,
+            configs=self.configs if configs is None else configs,
             top=self._options.top if top is None else top,
             reference=reference or self._options.reference,
             tolerance=self._options.tolerance if tolerance is None else tolerance, **named,
         )  # fmt: skip
 
+    def _configs_for(self, target: str | None, bindings: Bindings) -> Sequence[Config]:
+        """The configs, or those that the model suggests for the sizes that are bound."""
+        if self.configs is not None:
+            return self.configs
+        from tilewright.driver.tuning.suggest import suggested
+
+        given = self.specialisation(target, bindings)
+        return suggested(self, given.sizes, given.target)
+
+    def _subject(self, call: Call) -> TileSubject:
+        from tilewright.driver.tuning.tile import TileSubject
+
+        if self.configs is None:
+            return TileSubject.of(self, None, call)
+        return TileSubject(self, self.configs, self._variants, call)
+
     def _entry(self, call: Call) -> tuple[object, ...]:
-        """What selects a winner: the key's sizes, how tensors lie in memory, the target."""
+        """What selects a winner: the target, the key's sizes, how tensors lie in memory."""
         from tilewright.driver.tuning.planning import target_of
         from tilewright.runtime.arguments import dense_strides
 
@@ -113,31 +131,29 @@ class AutotunedKernel(TileKernel):
         )
         return target_of(self, call), *((axis, sizes[axis]) for axis in self._keyed), *layouts
 
-    def _choose(self, call: Call) -> int:
+    def _choose(self, call: Call) -> TileKernel:
         measuring = self._enabled and os.environ.get(SWITCH) != "0"
         bench = self._options.bench_on(call.device) if measuring else None
+        subject = self._subject(call)
         if bench is None:
-            return self._tuned(call, None).number
-        cache, key = self._options.disk(), self._place(call, bench)
-        kept = _read(cache.get(key) if cache else None, len(self.configs))
+            return self._tuned(subject, None).kernel
+        cache, key = self._options.disk(), self._place(subject, bench)
+        kept = _read(cache.get(key) if cache else None, len(subject.variants))
         if kept is not None:
-            return kept
-        tuned = self._tuned(call, bench)
+            return subject.variants[kept]
+        tuned = self._tuned(subject, bench)
         for row in tuned.wrong:
-            warnings.warn(str(row.failure), RuntimeWarning, stacklevel=4)
+            warnings.warn(str(row.failure), RuntimeWarning, stacklevel=2)
         if cache:
             cache.put(key, json.dumps({"config": tuned.number}).encode())
-        return tuned.number
+        return tuned.kernel
 
-    def _tuned(self, call: Call, bench: Bench | None) -> TunedKernel:
-        from tilewright.driver.tuning.tile import TileSubject
-
-        subject = TileSubject(self, self.configs, self.variants, call)
+    def _tuned(self, subject: TileSubject, bench: Bench | None) -> TunedKernel:
         tuned = subject.tuned(bench, self._options)
         self.reports.append(tuned)
         return tuned
 
-    def _place(self, call: Call, bench: Bench) -> str:
+    def _place(self, subject: TileSubject, bench: Bench) -> str:
         """The winner's name on disk: all that may change which config wins."""
         from tilewright.driver.cache_key import compiler_identity
         from tilewright.driver.tuning.planning import described
@@ -145,14 +161,14 @@ class AutotunedKernel(TileKernel):
         from tilewright.runtime.toolchain import toolchain_for
         from tilewright.target import target_named
 
-        sizes = call.axis_sizes(self.bindings)
-        fixed = {axis: sizes[axis] for axis in self._keyed}
+        call = subject.call
+        fixed = {axis: subject.sizes[axis] for axis in self._keyed}
         entry = self._entry(call)
         target = target_named(str(entry[0]))
         return cache_key(
             "tuning", compiler_identity(), toolchain_for(target).identity(target), bench.name,
             str(entry), str(self.dynamic and sorted(self.dynamic)), str(self._options.top),
-            *(described(made, call, fixed) for made in self.variants),
+            *(described(made, call, fixed) for made in subject.variants),
         )  # fmt: skip
 
 
@@ -165,7 +181,7 @@ def _read(content: bytes | None, configs: int) -> int | None:
 
 
 def autotune(
-    configs: Sequence[Config],
+    configs: Sequence[Config] | None = None,
     key: Sequence[Size | str] | None = None,
     *,
     top: int | None = None,
@@ -176,19 +192,20 @@ def autotune(
 ) -> Callable[[TileKernel], AutotunedKernel]:
     """Let a tile program choose among configs: a decorator above `@tw.kernel(..)`.
 
-    `key` names the axes whose sizes select a winner, by default all; element types, strides, the
-    target and the device always do. The first call with a new key measures the `top` best configs
-    of the analytic model, checks them (see `TileKernel.tune`), and keeps the winner, also on
-    disk. With `enabled=False`, or TILEWRIGHT_AUTOTUNE=0, and without a device, the model's first
-    choice is taken.
+    Without configs those are tried that the model suggests, which it can for a matrix product
+    whose tile sizes are symbols. `key` names the axes whose sizes select a winner, by default
+    all; element types, strides, the target and the device always do. The first call with a new
+    key measures the `top` best configs of the analytic model, checks them (see
+    `TileKernel.tune`), and keeps the winner, also on disk. With `enabled=False`, or
+    TILEWRIGHT_AUTOTUNE=0, and without a device, the model's first choice is taken.
 
     CallError for no configs, or a key that is no axis; TuningError at a call where none works.
     """
-    if not configs:
+    if configs is not None and not configs:
         raise CallError(
             "@tw.autotune is given no configs",
             span=here(),
-            expected="at least one tw.Config",
+            expected="at least one tw.Config, or nothing",
             mend="give configs, for example [tw.Config({BLOCK_M: 128}), tw.Config({BLOCK_M: 64})]",
         )
     span = here()

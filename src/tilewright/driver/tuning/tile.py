@@ -13,12 +13,14 @@ from tilewright.driver.reference import tolerance
 from tilewright.driver.tuning.config import Config, variant
 from tilewright.driver.tuning.memory import Runnable
 from tilewright.driver.tuning.options import Options
-from tilewright.driver.tuning.planning import forecast_call
+from tilewright.driver.tuning.planning import forecast_call, target_of
 from tilewright.driver.tuning.report import TunedKernel
 from tilewright.driver.tuning.search import search
+from tilewright.driver.tuning.suggest import suggested
 from tilewright.kernel.declared import Mode
 from tilewright.runtime.arguments import Device
 from tilewright.schedule.model import Ranked
+from tilewright.target import target_named
 
 if TYPE_CHECKING:
     from tilewright.driver.kernel import TileKernel
@@ -26,22 +28,14 @@ if TYPE_CHECKING:
 
 
 def tune(
-    kernel: TileKernel, configs: Sequence[Config], call: Call, options: Options
-) -> TunedKernel:  # fmt: skip
-    """Find the fastest config for a call. Tensors are left as they are.
+    kernel: TileKernel, configs: Sequence[Config] | None, call: Call, options: Options
+) -> TunedKernel:
+    """Find the fastest config for a call; None: of those that the model suggests.
 
-    CallError where there is no config or one does not fit the program; TuningError where none
-    works.
+    Tensors are left as they are. CallError where there is no config or one does not fit the
+    program; TuningError where none works.
     """
-    if not configs:
-        raise CallError(
-            f"{kernel.program.name} is tuned without configs",
-            span=kernel.program.span,
-            expected="at least one tw.Config",
-            mend="give configs=[tw.Config({BLOCK_M: 128}), ..]",
-        )
-    variants = [variant(kernel, config) for config in configs]
-    subject = TileSubject(kernel, configs, variants, call)
+    subject = TileSubject.of(kernel, configs, call)
     return subject.tuned(options.bench_on(call.device), options)
 
 
@@ -53,6 +47,21 @@ class TileSubject:
     configs: Sequence[Config]
     variants: Sequence[TileKernel]
     call: Call
+
+    @staticmethod
+    def of(kernel: TileKernel, configs: Sequence[Config] | None, call: Call) -> TileSubject:
+        """With the configs that the model suggests where none are given."""
+        if configs is None:
+            sizes = call.axis_sizes(kernel.bindings)
+            configs = suggested(kernel, sizes, target_named(target_of(kernel, call)))
+        if not configs:
+            raise CallError(
+                f"{kernel.program.name} is tuned without configs",
+                span=kernel.program.span,
+                expected="at least one tw.Config",
+                mend="give configs=[tw.Config({BLOCK_M: 128}), ..], or none to have them suggested",
+            )
+        return TileSubject(kernel, configs, [variant(kernel, c) for c in configs], call)
 
     @property
     def name(self) -> str:
