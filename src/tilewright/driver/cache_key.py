@@ -13,8 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from tilewright.driver import LOADED_AT
 from tilewright.target import ALL_TARGETS
 from tilewright.target.model import Target
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class NoKeyError(TypeError):
@@ -77,17 +80,18 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 @cache
 def compiler_identity() -> str:
-    """A digest of the compiler: its sources, and which isl answers its questions."""
+    """A digest of the compiler: its sources, and which isl answers its questions.
+
+    NoKeyError where a source has changed since this process loaded the compiler.
+    """
     digest = sha256()
-    package = str(Path(__file__).parents[1])
-    for folder, folders, files in os.walk(package):
-        folders.sort()
-        for name in sorted(files):
-            if name.endswith(".py"):
-                with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - half the time
-                    content = file.read()
-                digest.update(f"{folder[len(package) :]}/{name} {len(content)} ".encode())
-                digest.update(content)
+    for path in _sources():
+        with open(path, "rb") as file:  # noqa: PTH123 - a third of the time
+            content = file.read()
+        digest.update(f"{path[len(_PACKAGE) :]} {len(content)} ".encode())
+        digest.update(content)
+    if sources_changed():
+        raise NoKeyError("the compiler's sources are not those that run")
     # To name the library is enough: an import would cost more than all the rest.
     found = find_spec("islpy")
     for folder in (found.submodule_search_locations or ()) if found else ():
@@ -95,3 +99,14 @@ def compiler_identity() -> str:
             facts = path.stat()
             digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}".encode())
     return digest.hexdigest()
+
+
+def sources_changed() -> bool:
+    """Whether a source is newer than what this process has loaded."""
+    return any(os.stat(path).st_mtime > LOADED_AT for path in _sources())  # noqa: PTH116
+
+
+def _sources() -> Iterator[str]:
+    for folder, folders, files in os.walk(_PACKAGE):
+        folders.sort()
+        yield from (f"{folder}/{name}" for name in sorted(files) if name.endswith(".py"))

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from tilewright.base.spans import Span
-from tilewright.driver.cache_key import NoKeyError, compilation_key
+from tilewright.driver.cache_key import NoKeyError, compilation_key, sources_changed
 from tilewright.kernel.declared import Interface
 from tilewright.kernel.phrases import show_guard
 from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Refuted, Result, Unknown
@@ -128,7 +128,8 @@ class Entry:
 
     def keep(self, outcome: Proven) -> None:
         """Keep a kernel and its proofs, unless its text does not say all of it."""
-        if any(isinstance(o.result, Refuted) for o in outcome.obligations):
+        refuted = any(isinstance(o.result, Refuted) for o in outcome.obligations)
+        if refuted or sources_changed():
             return
         record = _record(outcome)
         content = json.dumps(record, separators=(",", ":"))
