@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.diagnostics import DTypeError, ShapeError, TraceError
-from tilewright.base.dtypes import DType, Kind, boolean, f32, f64, i32
+from tilewright.base.dtypes import DType, Kind, boolean, f32, f64, i32, i64
 from tilewright.base.spaces import Space
 from tilewright.base.spans import Span, here
 from tilewright.graph import ops
@@ -270,6 +270,33 @@ def gather(source: MemoryProxy | Value, axis: Size, index: Value) -> Value:
     return current.record(
         ops.Gather(id=current.fresh(), type=t, span=span, value=value.id, axis=name, index=index.id)
     )
+
+
+def group_of(axis: Size, ends: MemoryProxy | Value) -> Value:
+    """The group of each row of `axis`, where group g has the rows before ``ends[g]`` that no group
+    before it has: ``ends`` ascends. Rows from the last end on have the number of groups.
+
+    With the matrices of all groups in ``w`` over ``E, N, K``, ``tw.gather(w, E, group)`` is each
+    row's matrix, and a product by it the grouped product: no row of it is ever formed.
+    """
+    span = here()
+    value = read(ends) if isinstance(ends, MemoryProxy) else use(ends, span, "ends")
+    if len(value.type.axes) != 1:
+        raise ShapeError(
+            f"the ends of groups are {value.type}",
+            span=span,
+            expected="a value over one axis, that of the groups",
+            mend="give one end for each group",
+        )
+    if value.type.dtype not in (i32, i64):
+        raise DTypeError(
+            f"the ends of groups are {value.type.dtype.name}",
+            span=span,
+            expected="i32 or i64",
+            mend="tw.cast(ends, tw.i32)",
+        )
+    past = elementwise("le", (value, self_index(axis, value.type.dtype)), span)
+    return _reduce("add", cast_value(past, i32, span), None, Size("symbol", value.type.axes[0]), span)
 
 
 def _check_gather(source: Type, axis: str, index: Type, span: Span | None) -> None:

@@ -32,7 +32,7 @@ from tilewright.kernel.ops import (
     When,
 )  # fmt: skip
 from tilewright.mapping.layouts import Tiled, registers_per_thread
-from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
+from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
 from tilewright.poly.layout import Layout, Place
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.tensors import Declared
@@ -130,6 +130,8 @@ class Builder:
         self.managed: set[str] = set()  # shared buffers whose barriers the pipeline places
         self.decodes: list[Decode] = []
         self.blocks: dict[str, Expr] = {}
+        self.starts: dict[str, Expr] = {}  # of tiles that begin where data says
+        self.ends: dict[str, Expr] = {}  # of the rows that such a tile may have
         self.persistent = False  # whether a block goes on to further tiles
         self.turn = Expr.of(0)  # tiles that the block had before this one
         self.phases: list[Phases] = []
@@ -307,7 +309,7 @@ class Builder:
     def base(self, axis: str) -> Expr:
         """The coordinate of the tile's first element along an axis, in the innermost open loop."""
         plan = self.plan.axes[axis]
-        total = self.open_step(axis) * plan.tile
+        total = self.open_step(axis) * plan.tile + self.starts.get(axis, 0)
         if axis in self.blocks and plan.block_tile is not None:
             total = total + self.blocks[axis] * plan.block_tile
         return total
@@ -315,7 +317,16 @@ class Builder:
     def extent_guard(self, axis: str, coordinate: Expr) -> Guard:
         """Holds where a coordinate is on the axis; empty where it always is."""
         plan = self.plan.axes[axis]
-        return (less(coordinate, plan.extent),) if plan.guard_extent else ()
+        end = self.ends.get(axis, plan.extent)
+        return (less(coordinate, end),) if plan.guard_extent else ()
+
+    def whole_tile(self, *, whole: bool = True) -> Guard:
+        """Holds where all rows of a tile are its own, or where they are not; empty for tiles
+        that do not begin where data says."""
+        compare = at_least if whole else less
+        return tuple(
+            compare(end - self.starts[a], self.plan.axes[a].tile) for a, end in self.ends.items()
+        )
 
     def owner_guard(self, axis: str, coordinate: Expr) -> Guard:
         """Holds where a coordinate is on the axis and in the block's own part of it."""

@@ -55,7 +55,10 @@ class _Panels:
 
 
 def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment) -> bool:
-    """Store a tile by the copy engine; False where it cannot, and nothing is emitted."""
+    """Store a tile by the copy engine; False where it cannot, and nothing is emitted.
+
+    A tile whose last rows are not its own is left out.
+    """
     panels = _panels(b, op, value)
     if panels is None:
         return False
@@ -70,6 +73,7 @@ def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment) -> bool:
     b.maps.append(box)
     buffer = _buffer(b, op, panels)
     with (
+        b.guarded(b.whole_tile(), None, op.span),
         b.unrolled("strip", panels.strips, op.span) as strip,
         b.unrolled("panel", panels.count, op.span) as panel,
     ):

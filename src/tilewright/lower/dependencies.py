@@ -70,8 +70,15 @@ def natural_layout(b: Builder, number: int) -> Tiled | None:
     return b.natural[number]
 
 
+def is_group(b: Builder, number: int) -> bool:
+    """Whether a value is each row's group, of which a tile has one."""
+    return b.plan.ragged is not None and b.plan.ragged.group == number
+
+
 def _natural(b: Builder, op: Op) -> Tiled | None:
     match op:
+        case ops.ReduceOp() if is_group(b, op.id):
+            return None
         case ops.Contract():
             return contract_layouts(b, op)[2]
         case ops.ReduceOp():

@@ -11,6 +11,7 @@ from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
 from tilewright.lower.grid import place_grid
 from tilewright.lower.loops import emit_effects
+from tilewright.lower.ragged import place_ragged
 from tilewright.lower.roles import frame, meeting
 from tilewright.lower.shared import place_shared
 from tilewright.schedule.plan import Plan
@@ -31,6 +32,8 @@ def lower(
     declared = declare(graph, strides, alignments, multiples)
     b = Builder(graph, plan, target, declared)
     grid = place_grid(b)
+    if plan.ragged is not None:
+        grid = place_ragged(b, grid, plan.ragged)
     emit_effects(b, graph.body)
     body, roles = tuple(b.scopes[0].body), plan.roles
     if roles is None:

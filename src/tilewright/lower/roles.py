@@ -49,13 +49,20 @@ def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
         Barrier("the phases are set up"),
         If(
             (equal(b.role, roles.consumers),),
-            (*_registers(roles, copies=True), If(one, grid.wrap(b.copies))),
+            (*_registers(roles, copies=True), *_copying(b, grid, one)),
         ),
         If(
             (less(b.role, roles.consumers),),
             (*_registers(roles, copies=False), *b.computing, *grid.wrap(body), *drain),
         ),
     )
+
+
+def _copying(b: Builder, grid: Grid, one: Guard) -> Body:
+    """One thread's copies; where data says which, its warp looks it up together."""
+    if b.plan.ragged is None:
+        return (If(one, grid.wrap(b.copies)),)
+    return (If(one[:1], grid.wrap((If(one[1:], b.copies),))),)
 
 
 def meeting(roles: Roles, warp_size: int) -> Callable[[str], NamedBarrier]:

@@ -23,7 +23,7 @@ from tilewright.kernel.ops import (
 from tilewright.lower.access import contiguous, is_coalesced, load_global, load_shared
 from tilewright.lower.builder import Builder, Fragment, Placed, shared_memory_axes
 from tilewright.lower.convert import convert, through_shared
-from tilewright.lower.dependencies import default_layout, natural_layout, scope_depth
+from tilewright.lower.dependencies import default_layout, is_group, natural_layout, scope_depth
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard
 from tilewright.schedule.plan import Staging
@@ -194,7 +194,7 @@ def _wish(op: Op) -> str:
 def expression(b: Builder, number: int, placed: Placed, tiled: Tiled) -> Value:
     """The value at the element that `placed` names, reading fragments where it must."""
     op = b.graph.by_id[number]
-    if isinstance(op, INLINE):
+    if isinstance(op, INLINE) or is_group(b, number):
         return apply_op(b, op, placed, tiled)
     if isinstance(op, ops.View) and natural_layout(b, number) is None:
         return expression(b, op.value, placed, tiled)
@@ -220,6 +220,8 @@ def _inlines(b: Builder, op: Op, tiled: Tiled) -> bool:
 def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
     """The operation at one element, its operands read or folded in."""
     match op:
+        case ops.ReduceOp() if b.plan.ragged is not None and is_group(b, op.id):
+            return index_value(b.starts[b.plan.ragged.groups], op.type.dtype)
         case ops.Constant():
             return Const(op.value, op.type.dtype)
         case ops.ScalarRead():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.base.diagnostics import ConstraintError
@@ -15,6 +15,7 @@ from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan, Split
 from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
+from tilewright.schedule.ragged import Ragged
 from tilewright.schedule.roles import Pipelined, Shape, choose_roles
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
@@ -85,6 +86,11 @@ def _plan(
     plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
     steps = axes[loop.axis].steps
     parts = hardware.split_k or 1
+    if found.ragged is not None and parts > 1:
+        return f"the products of {found.ragged.groups} groups are not split along {loop.axis}"
+    if found.ragged is not None:
+        plain = _slots(plain, found.ragged, axes, graph)
+        arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
     if arrange or parts > 1:
         grid = arrange(plain) if arrange else plain
     else:
@@ -105,6 +111,7 @@ def _plan(
         staging={r.id: Staging.SHARED if r.id in copied else Staging.DIRECT for r in reads},
         stages=stages,
         roles=roles,
+        ragged=found.ragged,
     )
     return in_parts(plan, graph, parts, room, target) if parts > 1 else plan
 
@@ -136,6 +143,8 @@ def _exchanged(graph: Graph, axes: Mapping[str, AxisPlan]) -> int:
 
 
 def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipelined) -> AxisPlan:
+    if found.ragged is not None and axis == found.ragged.groups:
+        return AxisPlan(axis, extent, 1, 1, 1, "a tile belongs to one group", 1)
     tile = shape.tiles.get(axis)
     symbol = declared.symbols.get(axis)
     multiple = extent.const if extent.is_const else symbol.multiple if symbol else 1
@@ -147,10 +156,25 @@ def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipe
         reason = f"copied ahead in steps of {found.tile_k}"
         return AxisPlan(axis, extent, None, found.tile_k, 1, reason, multiple)
     reason = f"tiles of {tile}"
+    if found.ragged is not None and axis == found.ragged.axis:
+        reason, multiple = f"{reason}, from the start of each group on", 1
     return AxisPlan(axis, extent, tile, tile, found.warps.get(axis, 1), reason, multiple)
 
 
 # ---------------------------------------------------------------- the order of the tiles
+
+
+def _slots(
+    plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph: Graph
+) -> GridPlan:
+    """As many tiles of rows as groups can need, the slowest counter: those that the data has come
+    first, and one group's follow one another."""
+    tile = axes[ragged.axis].tile
+    count = ragged.slots(graph.axes[ragged.axis], graph.axes[ragged.groups], tile)
+    rest = tuple(leaf for leaf in plain.order if leaf != ragged.axis)
+    return replace(
+        plain, extents={**plain.extents, ragged.axis: count}, order=(ragged.axis, *rest)
+    )
 
 
 def _raster(
@@ -162,13 +186,15 @@ def _raster(
     best = _best_group(plain, axes, rows, columns, target.multiprocessors)
     if best is not None and best.factor > 1:
         grid = grid.swizzled(best.axis, best.over, best.factor)
-    extents = plain.extents.values()
+    return _in_turns(grid, steps, target)
+
+
+def _in_turns(grid: GridPlan, steps: Expr, target: Target) -> GridPlan:
+    """The tiles by as many blocks as run at once, where their number and `steps` are known."""
+    extents = grid.extents.values()
     if not all(e.is_const for e in (*extents, steps)):
         return grid
-    count = 1
-    for extent in extents:
-        count *= extent.const
-    if count <= target.multiprocessors:
+    if prod(e.const for e in extents) <= target.multiprocessors:
         return grid
     return persistent(grid, target.multiprocessors)
 

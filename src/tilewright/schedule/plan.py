@@ -14,6 +14,7 @@ from enum import Enum
 
 from tilewright.poly.expr import Expr
 from tilewright.schedule.grid import GridPlan
+from tilewright.schedule.ragged import Ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Plan:
 
     `order` lists the axes from the one most often contiguous in memory to the least.
     `grid` orders the tiles of the axes that have a block digit. `warps` are those that compute;
-    with `roles`, a warpgroup more copies.
+    with `roles`, a warpgroup more copies. With `ragged`, a tile's rows are those of one group.
     """
 
     axes: Mapping[str, AxisPlan]
@@ -121,3 +122,4 @@ class Plan:
     stages: int
     notes: tuple[str, ...] = ()
     roles: Roles | None = None
+    ragged: Ragged | None = None

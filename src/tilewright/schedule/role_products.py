@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.boxes import bulk_problem
+from tilewright.schedule.ragged import group_gather, unpermuted
 from tilewright.schedule.tensors import Declared
 
 
@@ -100,10 +101,10 @@ def _in_place(graph: Graph, loop: ops.Iterate, product: ops.Contract) -> bool:
 
 
 def source_of(graph: Graph, number: int) -> ops.ReadOp | None:
-    """The read that a value is, with its axes in another order perhaps."""
-    op = graph.by_id[number]
-    while isinstance(op, ops.View) and set(op.type.axes) == set(graph.by_id[op.value].type.axes):
-        op = graph.by_id[op.value]
+    """The read that a value is, with its axes in another order perhaps, or of a row's group."""
+    op = unpermuted(graph, number)
+    if isinstance(op, ops.Gather) and group_gather(graph, number):
+        op = unpermuted(graph, op.value)
     return op if isinstance(op, ops.ReadOp) else None
 
 

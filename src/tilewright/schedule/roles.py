@@ -16,6 +16,7 @@ from tilewright.schedule.boxes import BOX, contiguous_position
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.held import held_axes
 from tilewright.schedule.plan import ContractPlan, Roles
+from tilewright.schedule.ragged import Ragged, ragged_of, ragged_problem, unpermuted
 from tilewright.schedule.role_products import Factor, Multiplied, find_product, source_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import MmaAtom, Scope, Source, Target
@@ -44,6 +45,7 @@ class Pipelined:
     tile_k: int
     inside: Mapping[str, int]
     copied: tuple[tuple[ops.ReadOp, str], ...]
+    ragged: Ragged | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class _Case:
     hardware: Hardware
     target: Target
     declared: Declared
+    ragged: Ragged | None
 
     def tile(self, axis: str) -> int:
         return self.shape.tiles.get(axis) or self.inside[axis]
@@ -85,13 +88,18 @@ def choose_roles(
     found = find_product(graph, declared)
     if isinstance(found, str):
         return found
-    inside = _inside(graph, found, shape)
+    ragged = ragged_of(graph, found.product)
+    if ragged is not None and (problem := ragged_problem(graph, ragged)):
+        return problem
+    inside = _inside(graph, found, shape, ragged)
     if isinstance(inside, str):
         return inside
-    return _fit(_Case(graph, found, shape, inside, hardware, target, declared))
+    return _fit(_Case(graph, found, shape, inside, hardware, target, declared, ragged))
 
 
-def _inside(graph: Graph, found: Multiplied, shape: Shape) -> Mapping[str, int] | str:
+def _inside(
+    graph: Graph, found: Multiplied, shape: Shape, ragged: Ragged | None
+) -> Mapping[str, int] | str:
     """The tile of each axis that no block divides, but for the loop's where it is free."""
     product, loop = found.product.type.axes, found.loop.axis
     inside: dict[str, int] = {}
@@ -116,6 +124,8 @@ def _inside(graph: Graph, found: Multiplied, shape: Shape) -> Mapping[str, int] 
                 return uncut
             if axis not in shape.tiles:
                 inside[axis] = extent.const
+        elif ragged is not None and axis == ragged.groups and axis not in shape.tiles:
+            inside[axis] = 1  # a tile belongs to one group
         elif axis in held:
             return f"the product has no axis {axis}"
         else:
@@ -167,8 +177,8 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
     """With the first operand's axis as rows of the instruction."""
     found = case.found
     first, second = (case.graph.by_id[f.value].type for f in (rows_from, columns_from))
-    m = _own_axis(case, first.axes, second.axes)
-    n = _own_axis(case, second.axes, first.axes)
+    one, two = (_matrix_axes(case, f) for f in (rows_from, columns_from))
+    m, n = _own_axis(case, one, two), _own_axis(case, two, one)
     if m is None or n is None:
         return "an operand has several axes of its own"
     tile_m, tile_n, k = case.tile(m), case.tile(n), found.k
@@ -205,7 +215,15 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
     )  # fmt: skip
     warps = {a: w for a, w in ((m, GROUP_WARPS * down), (n, along)) if w > 1}
     copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
-    return Pipelined(roles, plan, warps, step, case.inside, copied)
+    return Pipelined(roles, plan, warps, step, case.inside, copied, case.ragged)
+
+
+def _matrix_axes(case: _Case, factor: Factor) -> tuple[str, ...]:
+    """An operand's axes; those of the matrix alone where each group has one."""
+    axes, ragged = case.graph.by_id[factor.value].type.axes, case.ragged
+    if ragged is None or unpermuted(case.graph, factor.value).id != ragged.matrix:
+        return axes
+    return tuple(a for a in axes if a != ragged.axis)
 
 
 def _own_axis(case: _Case, axes: tuple[str, ...], others: tuple[str, ...]) -> str | None:
