@@ -13,7 +13,7 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.mapping.layouts import atom_layouts
 from tilewright.poly.expr import Expr, Guard, less
-from tilewright.poly.prove import Kind, Obligation, Piece, Proved, Refuted, prove_exactly_once
+from tilewright.poly.prove import Assumed, Kind, Obligation, Piece, Proved, Refuted, prove_exactly_once
 from tilewright.poly.sets import Dim, Parameter, World
 from tilewright.schedule.plan import Plan
 from tilewright.target.model import Scope, Target
@@ -62,6 +62,8 @@ def _writes(graph: Graph, plan: Plan, world: World) -> Iterator[Obligation]:
             shape = [plan.axes[a].extent for a in axes]
             piece = access(plan, axes, f"write of {op.memory}")
             result = prove_exactly_once(world, [piece], shape, op.memory)
+            if plan.ragged is not None and plan.ragged.axis in axes:
+                result = Assumed(f"{plan.ragged.ends} ascends")
             yield Obligation(Kind.COVERAGE, op.memory, result, op.span, "the plan's digits")
 
 

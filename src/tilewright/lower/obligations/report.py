@@ -28,6 +28,7 @@ from tilewright.lower.obligations.bulk_sums import warpgroup_starts, warpgroup_s
 from tilewright.lower.obligations.bulk_unwritten import loaded_before_read
 from tilewright.lower.obligations.combining import combining
 from tilewright.lower.obligations.coverage import coverage
+from tilewright.lower.obligations.data import data_indices, under_contract, with_data_as_sizes
 from tilewright.lower.obligations.decodes import decodes
 from tilewright.lower.obligations.elements import Axes, elements
 from tilewright.lower.obligations.instances import settle
@@ -149,6 +150,8 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
     whether a load gets the elements that a store names (see `elements`). Raises `LegalityError`
     where a name in the kernel is not defined.
     """
+    if data_indices(kernel):
+        return under_contract(kernel, verify(with_data_as_sizes(kernel), target, axes))
     open_ones = tuple(unmodelled(kernel))
     closed = frozenset(Kind) - {o.kind for o in open_ones}
     asynchronous = is_asynchronous(kernel)
