@@ -444,7 +444,10 @@ def _sum(one: Sequence[Expr], two: Sequence[Expr]) -> tuple[Expr, ...]:
 def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
     if not wanted.exact:
         return Unknown(f"maybe {text}")
-    at = tuple(p for p in point.values if "#" not in p[0])
+    values = point.bindings()
+    solved = {n: Expr.of(e) for n, e in wanted.gone.items()}
+    known = values | {n: e.evaluate(values) for n, e in solved.items() if "#" not in n}
+    at = tuple((n, v) for n, v in known.items() if "#" not in n and n not in dict(point.symbols))
     witness = Witness(element, point.symbols, (point.values,))
     return Refuted(text, witness, (instance_text(at, point.symbols),))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from tilewright.kernel.ops import Loop, Over
 from tilewright.lower.obligations.bulk_turns import Turns
@@ -16,7 +17,7 @@ from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
 from tilewright.poly.prove import find, possible
-from tilewright.poly.sets import Dim, Point
+from tilewright.poly.sets import Dim, Interval, Point, interval
 
 Names = Mapping[str, Expr | int | str]
 
@@ -134,19 +135,18 @@ class Wanted:
 
     def solved(self) -> Wanted:
         """Without the dims that an equation gives in others; their ranges become guards."""
-        rows = list(dict.fromkeys(self.guard))
         dims = dict(self.dims)
+        rows = _apart(self.guard, dims)
         values: dict[str, Expr] = {}
         while (found := next((s for c in rows if (s := _solution(c, dims))), None)) is not None:
             name, value = found
             rows += [at_least(value, 0), less(value, dims.pop(name).extent)]
             one = {name: value}
             values = {n: e.substitute(one) for n, e in values.items()} | one
-            rows = list(dict.fromkeys(c.substitute(one) for c in rows))
-            rows = [c for c in rows if not _holds(c)]
             dims = {n: Dim(n, d.extent.substitute(one)) for n, d in dims.items()}
+            rows = _apart((c.substitute(one) for c in rows), dims)
         if not values:
-            return self
+            return replace(self, guard=tuple(rows))
         first = {n: e for n, e in values.items() if "#" not in n}  # digits of the store itself
         now = {**first, **{n: Expr.of(e).substitute(values) for n, e in self.now.items()}}
         gone = {n: Expr.of(e).substitute(values) for n, e in self.gone.items()}
@@ -159,21 +159,56 @@ class Wanted:
 
 
 def _solution(row: Constraint, dims: Mapping[str, Dim]) -> tuple[str, Expr] | None:
-    """A dim that the equation gives in the others, if there is one."""
+    """A dim that the equation gives in the others: of several the one with the most values, so
+    that a number is replaced by its digits, not a digit by what is left of the number."""
     if not row.equality:
         return None
+    best: tuple[float, str, Expr] | None = None
     for name, factor in reversed(row.expr.terms):
         if isinstance(name, str) and abs(factor) == 1 and name in dims:
             value = (row.expr - Expr(((name, factor),))) * -factor
-            if name not in value.variables():
-                return name, value
+            extent = dims[name].extent
+            size = extent.const if extent.is_const else inf
+            if name not in value.variables() and (best is None or size > best[0]):
+                best = size, name, value
+    return None if best is None else best[1:]
+
+
+def _apart(rows: Iterable[Constraint], dims: Mapping[str, Dim]) -> list[Constraint]:
+    """The rows but for those that always hold, equations between numbers taken apart in digits."""
+    ranges: dict[str, Interval] = {
+        n: (0, d.extent.const - 1) if d.extent.is_const else (0, inf) for n, d in dims.items()
+    }
+    waiting, found = list(dict.fromkeys(rows)), dict[Constraint, None]()
+    while waiting:
+        row = waiting.pop(0)
+        names = row.expr.variables()
+        known = ranges | dict.fromkeys(names - ranges.keys(), (-inf, inf))
+        if row.equality and (pair := _digits(row.expr, known)):
+            waiting += [Constraint(e, equality=True) for e in pair]
+            continue
+        low, high = interval(row.expr, known)
+        if low < 0 or (row.equality and high > 0):
+            found[row] = None
+    return list(found)
+
+
+def _digits(expr: Expr, ranges: Mapping[str, Interval]) -> tuple[Expr, Expr] | None:
+    """Two parts of a sum that is zero only where both are.
+
+    Lemma (digits): where every coefficient of one part is a multiple of m and the other part lies
+    between -m and m, both ends excluded, the sum is zero only if each part is.
+    """
+    for m in sorted({abs(c) for _, c in expr.terms if abs(c) > 1}):
+        low = tuple((t, c) for t, c in expr.terms if c % m)
+        if not low or len(low) == len(expr.terms):
+            continue
+        for const in (expr.const % m, expr.const % m - m):
+            part = Expr(low, const)
+            least, most = interval(part, ranges)
+            if -m < least and most < m:
+                return part, (expr - part)
     return None
-
-
-def _holds(row: Constraint) -> bool:
-    if not row.expr.is_const:
-        return False
-    return row.expr.const == 0 if row.equality else row.expr.const >= 0
 
 
 def _common(one: Frame, two: Frame, turn: Loop | None) -> tuple[Loop, ...]:
