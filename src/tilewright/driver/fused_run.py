@@ -100,15 +100,38 @@ class FusedRunner:
         self._modules: dict[tuple[int, int], Module] = {}
         self._launches: dict[object, BoundLaunch] = {}
 
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The nodes of the results, in their order."""
+        return tuple(self.compiled.program.outputs)
+
     def run(self, given: Inputs) -> list[Any]:
         """Start the kernels in order; the results that are returned."""
         if given.device.kind != "cpu":
             pointers = [v.pointer for v in given.tensors.values()]
             return self.started(given)(given.originals, pointers)
-        from tilewright.codegen.sim import simulate
+        start, made = self.prepared(given)
+        start()
+        return _returned(self._results, made, given.originals)
 
+    def prepared(self, given: Inputs) -> tuple[Callable[[], None], dict[int, Any]]:
+        """A function that starts the kernels, and the tensors that they write, by their nodes.
+
+        Those that are aliased to an input are not copied there.
+        """
+        if given.device.kind != "cpu":
+            started = self.started(given)
+            made = {number: make() for number, make in started.buffers}
+            slots = [v.pointer for v in given.tensors.values()]
+            slots += [made[number].data_ptr() for number, _ in started.buffers]
+            return partial(started.start, slots), made
         make = _maker(given)
         made = {buffer.number: make(buffer)() for buffer in self._buffers}
+        return partial(self._simulate, given, made), made
+
+    def _simulate(self, given: Inputs, made: Mapping[int, Any]) -> None:
+        from tilewright.codegen.sim import simulate
+
         views = {number: given.tensors[position] for number, position in self._inputs}
         views |= {number: view(value) for number, value in made.items()}
         for kernel in self.compiled.kernels:
@@ -116,7 +139,6 @@ class FusedRunner:
             scalars = kernel.fused.scalars.items()
             numbers = {n: np.asarray(given.scalars[p]) for n, p in scalars}
             simulate(kernel.kernel, kernel.target, {**arrays, **numbers}, {})
-        return _returned(self._results, made, given.originals)
 
     def started(self, given: Inputs) -> StartedFusion:
         """How to run on a device for inputs such as these again, given their pointers."""
@@ -184,10 +206,14 @@ class StartedFusion:
         for number, make in self.buffers:
             buffer = made[number] = make()
             slots.append(buffer.data_ptr())
+        self.start(slots)
+        return _returned(self.results, made, originals)
+
+    def start(self, slots: Sequence[int]) -> None:
+        """Start the kernels in order, given the pointers of all slots."""
         stream = current_stream(self.device)
         for launch, where in self.launches:
             launch(stream, *[slots[slot] + offset for slot, offset in where])
-        return _returned(self.results, made, originals)
 
 
 def _returned(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,14 @@ from tilewright.fusion import ops
 from tilewright.fusion.access import dense
 from tilewright.fusion.definition import Definition, Tensor
 from tilewright.fusion.records import TensorRecord
+from tilewright.fusion.sched import Scheduler
 from tilewright.runtime.arguments import CPU, Device, TensorView, glance, view
 from tilewright.target import ALL_TARGETS, target_named
 from tilewright.target.model import Target
+
+if TYPE_CHECKING:
+    from tilewright.driver.tuning.config import Config
+    from tilewright.driver.tuning.report import Tuned
 
 
 class FusionDefinition(Definition):
@@ -65,6 +70,34 @@ class FusionDefinition(Definition):
         """The kernels for inputs such as these, without running them."""
         return self._compile(self._look_at(inputs), target).compiled
 
+    def tune(
+        self,
+        inputs: Sequence[Any],
+        configs: Sequence[Config],
+        *,
+        top: int | None = None,
+        reference: Callable[..., Any] | None = None,
+        tolerance: float | None = None,
+    ) -> Tuned:
+        """Find the fastest schedule for such inputs; `execute` takes it for them from then on.
+
+        The `schedule` of a config is a function that gets an empty `sched` and calls its methods;
+        a config without one leaves the schedule to the compiler. All else is as in
+        `TileKernel.tune`. TuningError where no config works.
+        """
+        from tilewright.driver.tuning.fusion import FusionSubject
+        from tilewright.driver.tuning.options import Options
+
+        given = self._look_at(inputs)
+        target = self._target(given.device, None)
+        subject = FusionSubject.of(
+            self.records, given, configs, lambda recorder: self._runner(given, target, recorder)
+        )
+        tuned = subject.tuned(Options.of(top, reference, tolerance))
+        self._compiled[target.name, given.key] = subject.runner(tuned.number)
+        self._started.clear()  # it may hold launches of another schedule
+        return tuned
+
     def from_tensor(self, tensor: Any) -> Tensor:
         """Define an input with the sizes open, and the element type and order, of a tensor.
 
@@ -87,25 +120,28 @@ class FusionDefinition(Definition):
         key = (chosen.name, given.key)
         found = self._compiled.get(key)
         if found is None:
-            shapes = {p: v.shape for p, v in given.tensors.items()}
-            program = self.program(shapes)
-            orders = {
-                node: record.stride_order
-                for node, record in zip(program.outputs, self.results(), strict=True)
-                if record.stride_order is not None
-            }
-            compiled = compile_fusion(
-                program, chosen, {p: v.strides for p, v in given.tensors.items()},
-                {p: min(16, v.alignment) for p, v in given.tensors.items()}, orders,
-                self._scheduled(program),
-            )  # fmt: skip
-            positions = {r.result: r.position for r in self.records if isinstance(r, TensorRecord)}
-            found = self._compiled[key] = FusedRunner(compiled, self.results(), positions)
+            found = self._compiled[key] = self._runner(given, chosen, self.sched)
         return found
 
-    def _scheduled(self, program: ops.Program) -> Scheduled | None:
+    def _runner(self, given: Inputs, target: Target, scheduler: Scheduler) -> FusedRunner:
+        """The kernels for such inputs, by hand where the scheduler has recorded anything."""
+        program = self.program({p: v.shape for p, v in given.tensors.items()})
+        orders = {
+            node: record.stride_order
+            for node, record in zip(program.outputs, self.results(), strict=True)
+            if record.stride_order is not None
+        }
+        compiled = compile_fusion(
+            program, target, {p: v.strides for p, v in given.tensors.items()},
+            {p: min(16, v.alignment) for p, v in given.tensors.items()}, orders,
+            self._scheduled(program, scheduler),
+        )  # fmt: skip
+        positions = {r.result: r.position for r in self.records if isinstance(r, TensorRecord)}
+        return FusedRunner(compiled, self.results(), positions)
+
+    def _scheduled(self, program: ops.Program, scheduler: Scheduler) -> Scheduled | None:
         """The schedule by hand, where there is one, with the nodes of inputs and results."""
-        if not self.sched.calls:
+        if not scheduler.calls:
             return None
         inputs = {n.position: i for i, n in enumerate(program.nodes) if isinstance(n, ops.Input)}
         nodes = {
@@ -114,7 +150,7 @@ class FusionDefinition(Definition):
             if isinstance(r, TensorRecord) and r.position in inputs
         }
         results = zip(self.results(), program.outputs, strict=True)
-        return Scheduled(self.sched, {**nodes, **{r.value: node for r, node in results}})
+        return Scheduled(scheduler, {**nodes, **{r.value: node for r, node in results}})
 
     @staticmethod
     def _target(device: Device, named: str | None) -> Target:

@@ -14,7 +14,6 @@ from tilewright.lang.constraints import Constraint, HardwareConstraint
 from tilewright.lang.program import Program, named_sizes
 from tilewright.lang.symbols import Size
 from tilewright.lang.types import MemoryType
-from tilewright.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tilewright.driver.kernel import TileKernel
@@ -26,19 +25,21 @@ OPTIONS = tuple(f.name for f in fields(HardwareConstraint) if f.name != "span")
 class Config:
     """Values of symbols, a schedule, and options of `HardwareConstraint` (`stages=4`).
 
+    The schedule takes a `Schedule` and returns it transformed; that of a fusion gets an empty
+    `fd.sched` and calls its methods.
     What a config leaves out stays as the program has it. CallError for a symbol that is bound to
     no number and no memory space, and for an option that there is not.
     """
 
     symbols: Mapping[str, int | Space]
-    schedule: Callable[[Schedule], Schedule] | None
+    schedule: Callable[[Any], Any] | None
     hardware: Mapping[str, Any]
     span: Span | None = field(compare=False)
 
     def __init__(
         self,
         symbols: Mapping[Size, int | Space] | Mapping[str, int | Space] | None = None,
-        schedule: Callable[[Schedule], Schedule] | None = None,
+        schedule: Callable[[Any], Any] | None = None,
         **hardware: Any,
     ) -> None:
         unknown = [name for name in hardware if name not in OPTIONS]
