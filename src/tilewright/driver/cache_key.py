@@ -84,14 +84,14 @@ def compiler_identity() -> str:
 
     NoKeyError where a source has changed since this process loaded the compiler.
     """
+    if sources_changed():
+        raise NoKeyError("the compiler's sources are not those that run")
     digest = sha256()
     for path in _sources():
         with open(path, "rb") as file:  # noqa: PTH123 - a third of the time
             content = file.read()
         digest.update(f"{path[len(_PACKAGE) :]} {len(content)} ".encode())
         digest.update(content)
-    if sources_changed():
-        raise NoKeyError("the compiler's sources are not those that run")
     # To name the library is enough: an import would cost more than all the rest.
     found = find_spec("islpy")
     for folder in (found.submodule_search_locations or ()) if found else ():
@@ -108,5 +108,5 @@ def sources_changed() -> bool:
 
 def _sources() -> Iterator[str]:
     for folder, folders, files in os.walk(_PACKAGE):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (f"{folder}/{name}" for name in sorted(files) if name.endswith(".py"))
