@@ -62,6 +62,8 @@ def small(*body: Statement, shared: tuple[Shared, ...] = (), warps: int = 2) -> 
 ZERO = Const(0.0, f16)
 SET = Assign((("i", 4),), R, ZERO)
 USE = Assign((("i", 4),), RegRef("q", (e("i"),)), Read(R, f16))
+SET_Q = replace(SET, dst=RegRef("q", (e("i"),)))
+PICK = Assign((("i", 4),), R, Read(RegRef("q", (e("k"),)), f16))
 FLAG = Apply("gt", (ScalarValue("flag", i32), Const(0, i32)), boolean)
 WARP0 = (less("w", 1),)
 
@@ -88,6 +90,14 @@ ASSIGNED: list[tuple[str, Body, bool]] = [
     ("set under a condition", (When(FLAG, (SET,)), USE), False),
     ("by a decoded counter", (Loop("k", e(4), (Decode(e("k"), (("x", e(2)), ("y", e(2)))),
         Assign((), RegRef("r", (2 * e("y") + e("x"),)), ZERO))), USE), True),
+    ("in the turn of the warp", (SET_Q, Loop("k", e(2), (If((equal("w", "k"),), (PICK,)),)), USE),
+     True),
+    ("in the turn of the next warp",
+     (SET_Q, Loop("k", e(2), (If((equal("w", e("k") + 1),), (PICK,)),)), USE), False),
+    ("fewer turns than warps",
+     (SET_Q, Loop("k", e(1), (If((equal("w", "k"),), (PICK,)),)), USE), False),
+    ("in some turns a part", (SET_Q, Loop("k", e(2), (If((equal("w", "k"),), (
+        Assign((), RegRef("r", (e("k"),)), Read(RegRef("q", (e("k"),)), f16)),)),)), USE), False),
 ]  # fmt: skip
 
 

@@ -82,7 +82,8 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class ArriveExpect:
-    """`size` pending bytes more in the current phase, then an arrival. One thread executes it."""
+    """`size` pending bytes more in the current phase, then an arrival. One thread for each phase
+    executes it."""
 
     phase: PhaseRef
     size: int

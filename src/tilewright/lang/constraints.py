@@ -77,6 +77,7 @@ class HardwareConstraint:
     """Warp width, warps per block along block dimensions 0, 1, 2, the MMA atom, pipeline stages.
 
     With `specialize` one warpgroup copies operands ahead and the others multiply (Hopper).
+    With `split_k` so many blocks of a cluster share the terms of each tile of a product (Hopper).
     Whatever is left out is chosen by the policy for the target.
     """
 
@@ -85,6 +86,7 @@ class HardwareConstraint:
     mma_type: MMAType | str | None = None
     stages: int | None = None
     specialize: bool | None = None
+    split_k: int | None = None
     span: Span | None = field(default_factory=here, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,13 @@ class HardwareConstraint:
                 self.span,
                 "a positive number of pipeline stages",
                 "leave stages out to have it chosen",
+            )
+        if self.split_k is not None and not _is_count(self.split_k, 1):
+            raise _malformed(
+                f"split_k is {self.split_k!r}",
+                self.span,
+                "a positive number of blocks",
+                "for example split_k=4, or leave it out",
             )
 
 
@@ -149,6 +158,7 @@ def _bind(constraint: Constraint, bindings: Mapping[str, int]) -> bound.Constrai
                 mma.value if isinstance(mma, MMAType) else mma,
                 constraint.stages,
                 constraint.specialize,
+                constraint.split_k,
                 constraint.span,
             )
         case WorkgroupConstraint(axis, tile, dim, span):

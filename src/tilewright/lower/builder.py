@@ -134,6 +134,7 @@ class Builder:
         self.ends: dict[str, Expr] = {}  # of the rows that such a tile may have
         self.persistent = False  # whether a block goes on to further tiles
         self.turn = Expr.of(0)  # tiles that the block had before this one
+        self.part = Expr.of(0)  # the rank of a block that shares its tile with others
         self.phases: list[Phases] = []
         self.maps: list[TensorMap] = []
         self.panels: set[str] = set()  # shared buffers on whose way outputs leave the block
@@ -202,6 +203,16 @@ class Builder:
             yield
         finally:
             self.scopes = kept
+
+    @contextmanager
+    def planned(self, plan: Plan) -> Generator[None]:
+        """Lower by another plan meanwhile."""
+        kept = self.plan, self.natural
+        self.plan, self.natural = plan, {}
+        try:
+            yield
+        finally:
+            self.plan, self.natural = kept
 
     @contextmanager
     def loop(self, axis: str, span: Span | None, *, backwards: bool = False) -> Generator[Expr]:
@@ -309,10 +320,16 @@ class Builder:
     def base(self, axis: str) -> Expr:
         """The coordinate of the tile's first element along an axis, in the innermost open loop."""
         plan = self.plan.axes[axis]
-        total = self.open_step(axis) * plan.tile + self.starts.get(axis, 0)
+        total = self.step_start(axis, self.open_step(axis)) + self.starts.get(axis, 0)
         if axis in self.blocks and plan.block_tile is not None:
             total = total + self.blocks[axis] * plan.block_tile
         return total
+
+    def step_start(self, axis: str, step: Expr) -> Expr:
+        """Where a step begins, in the block's tile along an axis."""
+        plan = self.plan.axes[axis]
+        turn = step * plan.parts + self.part if plan.parts > 1 else step
+        return turn * plan.tile
 
     def extent_guard(self, axis: str, coordinate: Expr) -> Guard:
         """Holds where a coordinate is on the axis; empty where it always is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.kernel.ops import Body, Decode, If, Loop, Symbol
 from tilewright.lower.builder import Builder
 from tilewright.poly.expr import Constraint, Expr, less
-from tilewright.schedule.grid import GridPlace, Merge, Split
+from tilewright.schedule.grid import PART, GridPlace, Merge, Split
 
 Wrap = Callable[[Body], Body]
 
@@ -58,7 +58,9 @@ def place_grid(b: Builder) -> Grid:
                 pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
                 wraps.append(_decoding(Decode(values[result], pair)))
     b.turn = turn
-    b.blocks.update({axis: values[axis] for axis in grid.extents})
+    if PART in values:
+        b.part = values[PART]
+    b.blocks.update({axis: values[axis] for axis in grid.extents if axis != PART})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
     return Grid(factors, grid.cluster, head, _chain(wraps))
 

@@ -37,6 +37,7 @@ from tilewright.lower.dependencies import (
     scan_directions,
     scope_depth,
 )  # fmt: skip
+from tilewright.lower.parts import emit_in_parts
 from tilewright.lower.role_loops import emit_pipeline
 from tilewright.lower.values import (
     allocated,
@@ -150,7 +151,8 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
         return
     roles = b.plan.roles
     if roles is not None and roles.loop == op.id:
-        made = emit_pipeline(b, op, roles)
+        parts = roles.parts > 1
+        made = (emit_in_parts(b, op, roles),) if parts else emit_pipeline(b, op, roles)
         for result in results:
             b.scopes[-1].memo[result.id, None] = made[result.position]
         return

@@ -144,7 +144,7 @@ def _copy(b: Builder, operand: Operand, looped: str, full: PhaseRef, step: Expr)
     panel = b.register_digit("box_panel") if operand.panels > 1 else V(0)
     over: Over = ((str(panel), operand.panels),) if operand.panels > 1 else ()
     start = {a: b.base(a) for a in read.type.axes}
-    start[looped] = step * b.plan.axes[looped].tile
+    start[looped] = b.step_start(looped, step)
     start[operand.along] = start[operand.along] + panel * operand.width
     coordinates = tuple(start[read.type.axes[i]] for i in operand.box.order)
     corner = MemRef(operand.ring.name, (full.index, panel, V(0), V(0)))

@@ -242,7 +242,8 @@ def _multiply(
         atoms = (panel * panel_terms + within) // atom.k
         a = atom_ref(rows, {**chosen, k: atoms})
     begun = step * tile + term  # zero in the first product of all
-    reduces = [ReducedAxis(k, b.plan.axes[k].extent, begun if looped == k else term)]
+    coordinate = b.step_start(k, step) + term if looped == k else term
+    reduces = [ReducedAxis(k, b.plan.axes[k].extent, coordinate)]
     if looped != k and looped in product.contracted:
         reduces.append(ReducedAxis(looped, b.plan.axes[looped].extent, step))
     start = work.found.loop.inits[0] if work.found.in_place else product.acc

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from tilewright.kernel.async_ops import (
     BulkWait,
+    ClusterArrive,
+    ClusterWait,
     InitPhases,
     NamedBarrier,
     SetRegisters,
@@ -46,7 +48,7 @@ def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
         Decode(V("lane"), ((b.role_lane, V(b.plan.warp_size)),)),
         *b.decodes,
         InitPhases(tuple(p.name for p in b.phases)),
-        Barrier("the phases are set up"),
+        *_ready(b),
         If(
             (equal(b.role, roles.consumers),),
             (*_registers(roles, copies=True), *_copying(b, grid, one)),
@@ -63,6 +65,14 @@ def _copying(b: Builder, grid: Grid, one: Guard) -> Body:
     if b.plan.ragged is None:
         return (If(one, grid.wrap(b.copies)),)
     return (If(one[:1], grid.wrap((If(one[1:], b.copies),))),)
+
+
+def _ready(b: Builder) -> Body:
+    """All threads that use the phases wait until they are set up."""
+    note = "the phases are set up"
+    if b.plan.grid.cluster == 1:
+        return (Barrier(note),)
+    return ClusterArrive(note), ClusterWait()
 
 
 def meeting(roles: Roles, warp_size: int) -> Callable[[str], NamedBarrier]:

@@ -42,9 +42,15 @@ def access(plan: Plan, axes: Sequence[str], label: str) -> Piece:
     index: list[Expr] = []
     for axis in axes:
         a = plan.axes[axis]
-        block, step, position = (f"{axis}_{part}" for part in ("block", "step", "position"))
+        block, step, part, position = (
+            f"{axis}_{digit}" for digit in ("block", "step", "part", "position")
+        )
         dims += [Dim(step, a.steps), Dim.of(position, a.tile)]
-        inside = Expr.of(step) * a.tile + position
+        turn = Expr.of(step)
+        if a.parts > 1:
+            dims.insert(-1, Dim.of(part, a.parts))
+            turn = turn * a.parts + part
+        inside = turn * a.tile + position
         coordinate = inside
         if a.block_tile is not None:
             dims.insert(0, Dim(block, a.blocks))

@@ -45,6 +45,7 @@ class Hardware:
     """Warp width and count, the MMA atom, pipeline slots; None leaves the choice to the policy.
 
     `specialize` gives warps roles (a warpgroup that copies, others that multiply) or does not.
+    `split_k` blocks of a cluster share the terms of each tile of a product with roles.
     """
 
     threads_per_wave: int | None = None
@@ -52,6 +53,7 @@ class Hardware:
     mma_type: str | None = None
     stages: int | None = None
     specialize: bool | None = None
+    split_k: int | None = None
     span: Span | None = None
 
 

@@ -19,6 +19,9 @@ from tilewright.base.spans import Span
 from tilewright.poly.expr import Expr
 
 
+PART = "part"  # the counter of the blocks that share one tile
+
+
 class GridPlace(Enum):
     """Where a counter of tiles runs."""
 
@@ -95,6 +98,15 @@ class GridPlan:
         """Give a leaf its place. Loops must be slower than blocks, and clusters fastest."""
         self._check_leaf(leaf, span)
         return replace(self, places={**self.places, leaf: place})
+
+    def in_parts(self, count: int) -> GridPlan:
+        """Each tile by `count` blocks of a cluster, whose rank is the new counter `PART`."""
+        return replace(
+            self,
+            extents={**self.extents, PART: Expr.of(count)},
+            order=(*self.order, PART),
+            places={**self.places, PART: GridPlace.CLUSTER},
+        )
 
     def swizzled(self, axis: str, over: str, factor: int) -> GridPlan:
         """Visit `factor` tiles of `axis` for each tile of `over`, so that both stay in L2."""

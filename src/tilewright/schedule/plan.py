@@ -1,9 +1,10 @@
 """The plan: each axis cut into digits, each digit with a place, and the reason for it.
 
-``coordinate = block_tile * block + tile * step + position``: a block digit, a serial digit,
-and the position within the tile, which the register layouts of `mapping` spread over warps,
-lanes and registers. Every axis has all three, so none can be dropped: where nobody placed an
-axis, `steps * tile` covers it in one block.
+``coordinate = block_tile * block + tile * (parts * step + part) + position``: a block digit, a
+serial digit, the rank of one of `parts` blocks in a cluster, and the position within the tile,
+which the register layouts of `mapping` spread over warps, lanes and registers. Every axis has
+all of them, so none can be dropped: where nobody placed an axis, `steps * tile` covers it in
+one block.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class AxisPlan:
     `block_tile`: elements of one block; None where one block has the whole axis.
     `tile`: elements of one step; `steps`: serial steps within a block.
     `warps`: how many warps share a tile along this axis.
+    `parts`: how many blocks of a cluster share the steps, or the block's tile, in turns.
     """
 
     axis: str
@@ -34,6 +36,7 @@ class AxisPlan:
     reason: str
     multiple: int = 1  # the extent is known to be a multiple of this
     steps_override: Expr | None = None
+    parts: int = 1
 
     @property
     def blocks(self) -> Expr:
@@ -46,7 +49,7 @@ class AxisPlan:
         if self.steps_override is not None:
             return self.steps_override
         span = self.extent if self.block_tile is None else Expr.of(self.block_tile)
-        return span.ceildiv(self.tile)
+        return span.ceildiv(self.tile * self.parts)
 
     @property
     def is_serial(self) -> bool:
@@ -56,13 +59,13 @@ class AxisPlan:
     @property
     def guard_extent(self) -> bool:
         """Whether positions can pass the end of the axis."""
-        covered = self.tile if self.block_tile is None else self.block_tile
+        covered = self.tile * self.parts if self.block_tile is None else self.block_tile
         return self.multiple % covered != 0
 
     @property
     def guard_block(self) -> bool:
         """Whether positions can pass the end of the block's part."""
-        return self.block_tile is not None and self.block_tile % self.tile != 0
+        return self.block_tile is not None and self.block_tile % (self.tile * self.parts) != 0
 
 
 class Staging(Enum):
@@ -94,6 +97,9 @@ class Roles:
 
     `loop` is the loop whose operands are copied ahead, `product` its contraction; `consumers`
     counts the other warpgroups. A role's threads have so many registers each.
+
+    With `parts`, so many blocks of a cluster compute one tile: each takes its turns of the steps,
+    for the whole tile by `instruction`, then gives every other its part of the sums.
     """
 
     loop: int
@@ -101,6 +107,8 @@ class Roles:
     consumers: int
     producer_registers: int
     consumer_registers: int
+    parts: int = 1
+    instruction: str = ""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ def _axis(axis: AxisPlan) -> str:
     if axis.block_tile is not None:
         digits.append(f"{axis.block_tile}*block[{axis.blocks}]")
     if axis.is_serial:
-        digits.append(f"{axis.tile}*step[{axis.steps}]")
+        digits.append(f"{axis.tile * axis.parts}*step[{axis.steps}]")
+    if axis.parts > 1:
+        digits.append(f"{axis.tile}*part[{axis.parts}]")
     digits.append(f"tile[{axis.tile}]")
     warps = f" over {axis.warps} warps" if axis.warps > 1 else ""
     return f"{axis.axis} = {' + '.join(digits)}{warps}, of {axis.extent}: {axis.reason}"

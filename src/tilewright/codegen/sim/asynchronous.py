@@ -112,8 +112,6 @@ def perform(machine: Machine, s: Statement, scope: Scope, mask: BoolArray | None
 def _arrive(machine: Machine, s: Arrive | ArriveExpect, scope: Scope, mask: BoolArray) -> None:
     clocks, meetings = machine.asynchrony.clocks, machine.asynchrony.meetings
     site = Site.of(s, machine.crew, scope, mask)
-    if isinstance(s, ArriveExpect):
-        bulk.check_single(site, mask, "ArriveExpect")
     remote = s.block if isinstance(s, Arrive) else None
     rank = np.arange(machine.crew.blocks) if remote is None else evaluate(remote, scope)
     for own, (index, block), who in parties(mask, evaluate(s.phase.index, scope), rank):
@@ -125,6 +123,7 @@ def _arrive(machine: Machine, s: Arrive | ArriveExpect, scope: Scope, mask: Bool
                 time = int(clocks.seen[unit, unit])
                 meetings.visits.append((block, unit, time, site))
         if isinstance(s, ArriveExpect):
+            bulk.check_single(site, who, "ArriveExpect")
             barrier.expect(s.size)
         given = clocks.release(units)
         barrier.arrive(int(np.count_nonzero(who)), given, site, position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -34,7 +34,7 @@ from tilewright.kernel.ops import (
 )
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.scope import Program, Site
-from tilewright.poly.expr import Expr, Guard, less
+from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.poly.layout import Place
 from tilewright.poly.lemmas import decode
 from tilewright.poly.prove import (
@@ -193,6 +193,7 @@ class _Walker:
         self.read: set[str] = set()
         self.faults: dict[str, tuple[Result, Span | None]] = {}
         self.indexing = _indexing_names(program.kernel, program.target)
+        self.extents = _digit_extents(program.kernel)
 
     def body(self, body: Body, state: _State, env: dict[str, int]) -> None:
         for statement in body:
@@ -218,13 +219,30 @@ class _Walker:
     def loop(self, loop: Loop, state: _State, env: dict[str, int]) -> None:
         inner = _State(set(state.assigned), dict(state.under))
         if loop.var in self.indexing and loop.extent.is_const and loop.extent.const <= 256:
+            turns: list[dict[Guard, set[Element]]] = []
             for value in range(loop.extent.const):
                 inner.under = dict(state.under)  # a guard may hold anew with the next value
                 self.body(loop.body, inner, {**env, loop.var: value})
+                turns.append(inner.under)
+            inner.assigned |= self.in_any(loop, turns)
         else:
             self.body(loop.body, inner, dict(env))
         if self.runs(loop):
             state.assigned |= inner.assigned
+
+    def in_any(self, loop: Loop, turns: Sequence[Mapping[Guard, set[Element]]]) -> set[Element]:
+        """What every turn assigns where a digit equals the counter: for some turn it does."""
+        found: set[Element] = set()
+        for guard in turns[0] if turns else ():
+            match guard:
+                case (constraint,) if constraint.equality:
+                    digits = {n for n in self.extents if equal(n, loop.var) == constraint}
+                    digits |= {n for n in self.extents if equal(loop.var, n) == constraint}
+                    if any(self.extents[n] <= loop.extent.const for n in digits):
+                        found |= set[Element].intersection(*(t.get(guard, set()) for t in turns))
+                case _:
+                    pass
+        return found
 
     def runs(self, loop: Loop) -> bool:
         """Whether the loop's body runs at least once, whatever the sizes."""
@@ -305,6 +323,15 @@ def _indexing_names(kernel: Kernel, target: Target) -> frozenset[str]:
         if isinstance(statement, Decode) and names & {n for n, _ in statement.digits}:
             names |= statement.source.variables()
     return frozenset(names)
+
+
+def _digit_extents(kernel: Kernel) -> Mapping[str, int]:
+    """How many values each decoded digit has, at the most, where that is known."""
+    decodes = (s for s in walk(kernel.body) if isinstance(s, Decode))
+    digits = [digit for s in decodes for digit in s.digits]
+    open_ones = {name for name, extent in digits if not extent.is_const}
+    known = sorted((extent.const, name) for name, extent in digits if extent.is_const)
+    return {name: extent for extent, name in known if name not in open_ones}
 
 
 def _decode_into(statement: Decode, env: dict[str, int]) -> None:

@@ -1,0 +1,138 @@
+"""Sums over the blocks of a cluster that share the terms of one tile.
+
+Each block has sums of its own terms for the whole tile. It stores the columns that belong to
+another block in that block's shared memory; the stores land there while it waits for those that
+come to it. Then it adds the others' sums of its own columns to its own, in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.graph import ops
+from tilewright.kernel.async_ops import ArriveExpect, PhaseRef, Phases, PhaseWait, RemoteStore
+from tilewright.kernel.ops import Apply, Assign, If, Load, MemRef, Over, Read, RegRef, Shared
+from tilewright.lower.builder import Builder, Fragment
+from tilewright.lower.dependencies import contract_layouts
+from tilewright.lower.role_loops import emit_pipeline
+from tilewright.poly.expr import Expr, at_least, equal, less
+from tilewright.poly.layout import Place
+from tilewright.schedule.parts import COLUMNS, WORD, whole
+from tilewright.schedule.plan import Roles
+from tilewright.schedule.roles import GROUP_WARPS
+
+V = Expr.of
+STRIP = 64  # rows of one warpgroup instruction
+PIECE = 4  # sums that a thread has of 8 columns of a strip: what it stores together
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """A block's shared memory for what comes from the others: ``[group, from, piece, thread, 4]``.
+
+    A thread's sums have `strips` of 64 rows; of the columns, `pieces` belong to each block.
+    """
+
+    buffer: Shared
+    landed: str
+    rows: str
+    columns: str
+    strips: int
+    pieces: int
+
+    @property
+    def over(self) -> Over:
+        return (("part_m", self.strips), ("part_n", self.pieces))
+
+    @property
+    def each(self) -> Over:
+        """Register by register."""
+        return (*self.over, ("part_row", 2), ("part_column", 2))
+
+    def index(self, b: Builder, sender: Expr) -> tuple[Expr, ...]:
+        """Where a thread's piece lies that comes from a block."""
+        lanes = b.plan.warp_size
+        strip, piece = (b.register_digit(name) for name, _ in self.over)
+        return (V(b.role), sender, strip * self.pieces + piece,
+                V(b.role_warp) * lanes + b.role_lane, V(0))  # fmt: skip
+
+    def register(self, b: Builder, sums: Fragment, first: Expr, *, whole: bool) -> RegRef:
+        """A register of a piece, of the pieces from `first` on; the first one of a `whole` one."""
+        strip, piece, low, high = (b.register_digit(name) for name, _ in self.each)
+        digits = {
+            (self.rows, STRIP): strip, (self.columns, COLUMNS): first + piece,
+            (self.rows, 8): V(0) if whole else low, (self.columns, 1): V(0) if whole else high,
+        }  # fmt: skip
+        return sums.ref([digits[d.axis or "", d.stride] for d in sums.layout.at(Place.REGISTER)])
+
+
+def emit_in_parts(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
+    """The block's part of the sums over all terms."""
+    with b.planned(whole(b.plan)):
+        (sums,) = emit_pipeline(b, op, roles)
+    product = b.graph.by_id[roles.product]
+    if not isinstance(product, ops.Contract):
+        raise TypeError(f"%{product.id} is no product")
+    part = b.fragment(f"v{product.id}_part", product.type.dtype, contract_layouts(b, product)[2],
+                      product.span)  # fmt: skip
+    exchange = _declare(b, product, part, roles)
+    _send(b, exchange, sums, part, roles, product)
+    _add(b, exchange, part, roles, product)
+    return part
+
+
+def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) -> _Exchange:
+    contract = b.plan.contracts[product.id]
+    rows, columns = contract.m or "", contract.n or ""
+    extents = {(d.axis, d.stride): d.extent for d in part.layout.at(Place.REGISTER)}
+    strips, pieces = extents.get((rows, STRIP), 1), extents.get((columns, COLUMNS), 1)
+    threads = GROUP_WARPS * b.plan.warp_size
+    shape = (roles.consumers, roles.parts - 1, strips * pieces, threads, PIECE)
+    buffer = b.buffer("parts", part.dtype, shape, managed=True, span=product.span)
+    landed = b.name("landed")
+    b.phases.append(Phases(landed, roles.consumers, 1, span=product.span))
+    return _Exchange(buffer, landed, rows, columns, strips, pieces)
+
+
+def _send(
+    b: Builder, exchange: _Exchange, sums: Fragment, part: Fragment, roles: Roles,
+    product: ops.Contract,
+) -> None:  # fmt: skip
+    """Keep the block's own columns, and store the others where they belong."""
+    phase = PhaseRef(exchange.landed, V(b.role))
+    size = prod(exchange.buffer.shape[1:]) * WORD
+    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    b.emit(If(one, (ArriveExpect(phase, size, product.span, "the others' sums"),)))
+    with b.unrolled("owner", roles.parts, product.span) as owner:
+        first = owner * exchange.pieces
+        source = exchange.register(b, sums, first, whole=True)
+        for guard, sender in (
+            (less(b.part, owner), b.part),
+            (at_least(b.part, owner + 1), b.part - 1),
+        ):
+            place = MemRef(exchange.buffer.name, exchange.index(b, sender))
+            store = RemoteStore(exchange.over, place, source, PIECE, owner, phase, product.span)
+            b.emit(If((guard,), (store,)))
+        own = Read(exchange.register(b, sums, first, whole=False), part.dtype)
+        kept = Assign(
+            exchange.each, exchange.register(b, part, V(0), whole=False), own, product.span,
+            "the block's own columns",
+        )  # fmt: skip
+        b.emit(If((equal(b.part, owner),), (kept,)))
+
+
+def _add(
+    b: Builder, exchange: _Exchange, part: Fragment, roles: Roles, product: ops.Contract
+) -> None:
+    """Wait for the others' sums and add them in the order of their ranks."""
+    b.emit(PhaseWait(PhaseRef(exchange.landed, V(b.role)), V(0), product.span))
+    more = b.fragment(f"v{product.id}_other", part.dtype, part.tiled, product.span)
+    with b.unrolled("sender", roles.parts - 1, product.span) as sender:
+        place = MemRef(exchange.buffer.name, exchange.index(b, sender))
+        to = exchange.register(b, more, V(0), whole=True)
+        b.emit(Load(exchange.over, to, place, PIECE, span=product.span))
+        left = exchange.register(b, part, V(0), whole=False)
+        terms = (Read(left, part.dtype),
+                 Read(exchange.register(b, more, V(0), whole=False), part.dtype))  # fmt: skip
+        b.emit(Assign(exchange.each, left, Apply("add", terms, part.dtype), product.span))

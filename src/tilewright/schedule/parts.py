@@ -1,0 +1,121 @@
+"""Blocks of a cluster that share the terms of one tile of a product.
+
+Each multiplies its turns of the steps for the whole tile; then every block gets, from all others,
+their sums of its own part of the columns, adds them in the order of their ranks, and goes on with
+that part as with a tile of its own. There are more blocks than tiles, so few tiles keep the
+device busy; the result does not depend on which block is first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilewright.graph import ops
+from tilewright.graph.ops import Graph
+from tilewright.schedule.grid import GridPlace
+from tilewright.schedule.plan import ContractPlan, Plan, Roles, Staging
+from tilewright.target.model import MmaAtom, Target
+
+COLUMNS = 8  # of an instruction's result that stay together
+WORD = 4  # bytes of a sum
+
+
+def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) -> Plan | str:
+    """The plan with `count` blocks to each tile, or why they cannot share it.
+
+    `room` are the bytes of shared memory for the ring and for the parts of the sums.
+    """
+    roles = plan.roles
+    if roles is None:
+        return "warps have no roles"
+    contract = plan.contracts[roles.product]
+    if problem := _program_problem(graph, roles) or _grid_problem(plan, count, target):
+        return problem
+    columns = plan.axes[contract.n or ""]
+    if columns.tile % (COLUMNS * count):
+        return f"{columns.tile} columns are not {count} parts of a multiple of {COLUMNS}"
+    atom = _narrow(contract, columns.tile // count, target)
+    if atom is None:
+        return f"no instruction has {columns.tile // count} columns"
+    part = prod(plan.axes[a].tile for a in (contract.m or "", columns.axis)) // count * WORD
+    stages = min(plan.stages, (room - (count - 1) * part) // _slot(plan, graph))
+    if stages < 2:
+        return f"shared memory holds {stages} slots beside {count - 1} parts of {part} bytes"
+    terms = plan.axes[contract.k]
+    axes = {
+        **plan.axes,
+        columns.axis: replace(columns, tile=columns.tile // count, parts=count),
+        terms.axis: replace(terms, parts=count),
+    }
+    reason = f"{contract.reason}; {count} blocks share the terms of a tile"
+    return replace(
+        plan,
+        axes=axes,
+        grid=plan.grid.in_parts(count),
+        contracts={roles.product: replace(contract, atom=atom.name, reason=reason)},
+        roles=replace(roles, parts=count, instruction=contract.atom or ""),
+        stages=stages,
+    )
+
+
+def whole(plan: Plan) -> Plan:
+    """The plan of the loop: for the tile that the blocks of a cluster share."""
+    roles = plan.roles
+    if roles is None or roles.parts == 1:
+        return plan
+    contract = plan.contracts[roles.product]
+    columns = plan.axes[contract.n or ""]
+    tile = columns.tile * columns.parts
+    return replace(
+        plan,
+        axes={**plan.axes, columns.axis: replace(columns, tile=tile, parts=1)},
+        contracts={roles.product: replace(contract, atom=roles.instruction)},
+    )
+
+
+def _program_problem(graph: Graph, roles: Roles) -> str | None:
+    """Sums of parts are sums of the whole where the loop adds products onto zero, and no more."""
+    loop, product = graph.by_id[roles.loop], graph.by_id[roles.product]
+    if not isinstance(loop, ops.Iterate) or not isinstance(product, ops.Contract):
+        return "there is no loop over a product"
+    alone = loop.results == (product.id,) and product.acc in loop.params
+    if not alone or product.contracted != (loop.axis,):
+        return "the loop does more than add up a product"
+    start = graph.by_id[loop.inits[0]]
+    if not (isinstance(start, ops.Constant) and start.value == 0):
+        return "the sum does not start at zero"
+    if product.type.dtype.bytes != WORD:
+        return f"sums of {product.type.dtype} have not {WORD} bytes"
+    return None
+
+
+def _grid_problem(plan: Plan, count: int, target: Target) -> str | None:
+    if count > target.max_cluster:
+        return f"{target.name} has clusters of {target.max_cluster} blocks, not {count}"
+    places = {plan.grid.place(leaf) for leaf in plan.grid.order}
+    if GridPlace.CLUSTER in places:
+        return "the cluster's blocks have tiles of their own"
+    if GridPlace.LOOP in places:
+        return "blocks go on to further tiles"
+    return None
+
+
+def _narrow(contract: ContractPlan, columns: int, target: Target) -> MmaAtom | None:
+    """The instruction with so many columns whose results are laid out like the wide one's."""
+    wide = target.atom(contract.atom or "")
+    return next(
+        (
+            a for a in target.mma_atoms
+            if wide is not None and a.n == columns
+            and (a.scope, a.a_source, a.m, a.k) == (wide.scope, wide.a_source, wide.m, wide.k)
+            and (a.a_dtype, a.b_dtype, a.d_dtype) == (wide.a_dtype, wide.b_dtype, wide.d_dtype)
+        ),
+        None,
+    )  # fmt: skip
+
+
+def _slot(plan: Plan, graph: Graph) -> int:
+    """Bytes of one step's tiles."""
+    copied = (graph.by_id[n] for n, where in plan.staging.items() if where is Staging.SHARED)
+    return sum(prod(plan.axes[a].tile for a in r.type.axes) * r.type.dtype.bytes for r in copied)
