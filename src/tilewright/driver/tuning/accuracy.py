@@ -28,6 +28,9 @@ class Difference:
 
 def difference(found: Array, wanted: Array) -> Difference:
     """How far two arrays of one shape, with at least one element, are apart."""
+    if found.dtype == wanted.dtype and (_words(found) == _words(wanted)).all():
+        first = (0,) * found.ndim  # the usual case, and by far the quickest to see
+        return Difference(0.0, first, float(found[first]), float(wanted[first]))
     scale = _largest(wanted)
     worst, place = -1.0, 0
     for start, one, other in _chunks(found, wanted):
@@ -62,8 +65,12 @@ def any_still(array: Array, byte: int) -> bool:
 
 
 def _still(array: Array, byte: int) -> NDArray[np.bool_]:
-    words = np.ascontiguousarray(array).view(f"u{array.itemsize}")
-    return words == int.from_bytes(bytes([byte]) * array.itemsize, "little")
+    return _words(array) == int.from_bytes(bytes([byte]) * array.itemsize, "little")
+
+
+def _words(array: Array) -> Array:
+    """The elements' bits as unsigned numbers."""
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
 
 
 def _chunks(one: Array, other: Array) -> Iterator[tuple[int, Array, Array]]:
@@ -75,15 +82,20 @@ def _chunks(one: Array, other: Array) -> Iterator[tuple[int, Array, Array]]:
 def _largest(array: Array) -> float:
     largest = 0.0
     for _, part, _ in _chunks(array, array):
-        wide = np.abs(part.astype(np.float64))
+        wide = np.abs(_wide(part))
         largest = max(largest, float(wide[np.isfinite(wide)].max(initial=0.0)))
     return largest or 1.0
 
 
 def _distance(one: Array, other: Array) -> Array:
-    a, b = one.astype(np.float64), other.astype(np.float64)
+    a, b = _wide(one), _wide(other)
     with np.errstate(invalid="ignore"):
         gap = np.abs(a - b)
     gap[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
     gap[np.isnan(gap)] = np.inf
     return gap
+
+
+def _wide(array: Array) -> Array:
+    """As a type that holds all values of the array's, and differences of them well enough."""
+    return array.astype(np.float32 if array.itemsize <= 2 else np.float64)
