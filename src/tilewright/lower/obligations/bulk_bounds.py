@@ -57,7 +57,7 @@ def _meets(program: Program, access: Access) -> Result:
 def left_out(program: Program) -> Iterator[Obligation]:
     """What is open for a copy whose box does not follow the axes of its buffer."""
     for site, name in unboxed(program):
-        for kind in (Kind.COVERAGE, Kind.BOUNDS, Kind.UNWRITTEN, Kind.ELEMENT):
+        for kind in (Kind.BOUNDS, Kind.UNWRITTEN):
             result = Unknown(f"a box does not follow the axes of {name}")
             span = getattr(site.statement, "span", None)
             yield Obligation(kind, name, result, span, type(site.statement).__name__)

@@ -56,7 +56,10 @@ def box_in(buffer: Shared, box: Sequence[int]) -> Box | None:
 
 
 def bulk_accesses(program: Program) -> Iterator[Access]:
-    """Every access of copy engine and matrix unit that follows the buffers' axes; reads first."""
+    """Every access of copy engine and matrix unit; reads first.
+
+    Where a box does not follow its buffer's axes, only that to the tensor: see `unboxed`.
+    """
     kernel = program.kernel
     for site in program.sites:
         match site.statement:
@@ -76,7 +79,7 @@ def bulk_accesses(program: Program) -> Iterator[Access]:
 
 
 def unboxed(program: Program) -> Iterator[tuple[Site, str]]:
-    """Bulk copies that `bulk_accesses` leaves out, with the buffer's name."""
+    """Bulk copies whose boxes do not follow the axes of their buffer, with the buffer's name."""
     for site in program.sites:
         if isinstance(site.statement, BulkLoad | BulkStore):
             s = site.statement
@@ -111,12 +114,12 @@ def _copies(
     kernel: Kernel, site: Site, copy: BulkLoad | BulkStore,
     what: tuple[str, MemRef, tuple[Expr, ...]],
 ) -> Iterator[Access]:  # fmt: skip
-    _, ref, at = what
-    found = box_of(kernel, copy)
-    tensor = None if found is None else kernel.tensor(found[0].tensor)
-    if found is None or tensor is None:
+    name, ref, at = what
+    declared, found = kernel.tensor_map(name), box_of(kernel, copy)
+    tensor = None if declared is None else kernel.tensor(declared.tensor)
+    if declared is None or tensor is None:
         return
-    declared, box = found
+    box = found[1] if found else _alone(declared.box)
     loads = isinstance(copy, BulkLoad)
     verb = "bulk load" if loads else "bulk store"
     corner = MemRef(tensor.name, in_tensor(declared, at))
@@ -126,8 +129,17 @@ def _copies(
         site, copy.over, corner, 1, -1, (), not loads, bulk=verb, box=box.dims, steps=steps,
         clip=inside(index, tensor.shape),
     )  # fmt: skip
+    if found is None:
+        yield outer
+        return
     inner = Access(site, copy.over, ref, 1, -1, (), loads, bulk=verb, box=box.dims, steps=box.steps)
     yield from (outer, inner) if loads else (inner, outer)
+
+
+def _alone(box: Sequence[int]) -> Box:
+    """A box of which only the tensor's side is known."""
+    dims = tuple(Dim.of(f"box {i}", n) for i, n in enumerate(box))
+    return Box(dims, tuple(Expr.of(d.name) for d in dims), ())
 
 
 def tile_access(

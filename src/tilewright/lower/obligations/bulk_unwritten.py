@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.async_ops import RemoteStore
 from tilewright.lower.obligations.accesses import Access, overlap, points
+from tilewright.lower.obligations.bulk_boxes import unboxed
 from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, turns
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Program
@@ -45,11 +46,13 @@ def loaded_by_others(program: Program, found: Sequence[Access], read: Access) ->
     ]  # fmt: skip
 
 
-def stored_remotely(program: Program, name: str) -> Unknown | None:
-    """Why a buffer to which other blocks of the cluster store is open."""
+def untraced(program: Program, name: str) -> Unknown | None:
+    """Why it is open what a buffer holds, where some write to it cannot be followed."""
     for site in program.sites:
         if isinstance(site.statement, RemoteStore) and site.statement.dst.name == name:
             return Unknown(f"other blocks store to {name}, and which of them is not followed")
+    if any(other == name for _, other in unboxed(program)):
+        return Unknown(f"a box does not follow the axes of {name}")
     return None
 
 
@@ -75,8 +78,8 @@ def _loaded(
 ) -> Result:
     """Each element that is read lies in a box of the same turn."""
     name = read.ref.name
-    if remote := stored_remotely(program, name):
-        return remote
+    if reason := untraced(program, name):
+        return reason
     own = program.kernel.shared_buffer(name)
     for other in program.kernel.shared:
         meets = own is not None and other is not own and overlap(own, other)

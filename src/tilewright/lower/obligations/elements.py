@@ -43,7 +43,7 @@ from tilewright.lower.obligations.bulk_boxes import (
     tile_access,
 )
 from tilewright.lower.obligations.bulk_turns import apart, turns
-from tilewright.lower.obligations.bulk_unwritten import stored_remotely
+from tilewright.lower.obligations.bulk_unwritten import untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.scope import Program, Site
@@ -297,8 +297,8 @@ class _Walk:
         """What each write of the buffer that may be the last one has put there."""
         writes = [s for s in self.program.sites if writes_to(s, name)]
         others = [s for s in writes if self.roles and apart(self.program, read, s)]
-        if remote := stored_remotely(self.program, name):
-            return remote
+        if reason := untraced(self.program, name):
+            return reason
         if others and len(others) < len(writes):
             return Unknown(f"{name} is filled by the role that reads it and by another one")
         for site in others:

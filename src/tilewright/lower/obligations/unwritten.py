@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
-from tilewright.lower.obligations.bulk_unwritten import loaded_by_others, stored_remotely
+from tilewright.lower.obligations.bulk_unwritten import loaded_by_others, untraced
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Frame, Program
 from tilewright.poly.expr import Constraint, Expr, at_least, less
@@ -78,8 +78,8 @@ def _overwriting(program: Program, name: str, found: Sequence[Access]) -> list[F
 def _written(
     program: Program, read: Access, writes: Sequence[_Write], over: Sequence[Frame]
 ) -> Result:
-    if remote := stored_remotely(program, read.ref.name):
-        return remote
+    if reason := untraced(program, read.ref.name):
+        return reason
     question = _Question.of(program, read, writes)
     certain = [w for w in writes if _certain(w.frame, read.site.frame)]
     near = sorted(certain, key=lambda w: -len(_common(w.frame, read.site.frame)))
