@@ -6,11 +6,12 @@ import sys
 
 import torch
 
-from benchmarks import fusions, gemm, rows, schedules
+from benchmarks import fusions, gemm, grouped, rows, schedules
 from benchmarks.measure import HEADER
 
 TABLES = {
     "gemm": gemm.cases,
+    "grouped": grouped.cases,
     "rows": rows.cases,
     "schedules": schedules.cases,
     "fusions": fusions.cases,

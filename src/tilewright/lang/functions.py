@@ -273,8 +273,10 @@ def gather(source: MemoryProxy | Value, axis: Size, index: Value) -> Value:
 
 
 def group_of(axis: Size, ends: MemoryProxy | Value) -> Value:
-    """The group of each row of `axis`, where group g has the rows before ``ends[g]`` that no group
-    before it has: ``ends`` ascends. Rows from the last end on have the number of groups.
+    """The group of each row along `axis`: the number of `ends` at or before the row.
+
+    `ends` ascends, one for each group, which has the rows from the end before to its own. Rows
+    from the last end on belong to no group: theirs is the number of groups.
 
     With the matrices of all groups in ``w`` over ``E, N, K``, ``tw.gather(w, E, group)`` is each
     row's matrix, and a product by it the grouped product: no row of it is ever formed.
@@ -296,7 +298,8 @@ def group_of(axis: Size, ends: MemoryProxy | Value) -> Value:
             mend="tw.cast(ends, tw.i32)",
         )
     past = elementwise("le", (value, self_index(axis, value.type.dtype)), span)
-    return _reduce("add", cast_value(past, i32, span), None, Size("symbol", value.type.axes[0]), span)
+    groups = Size("symbol", value.type.axes[0])
+    return _reduce("add", cast_value(past, i32, span), None, groups, span)
 
 
 def _check_gather(source: Type, axis: str, index: Type, span: Span | None) -> None:

@@ -1,9 +1,9 @@
 """Tiles of rows that belong to groups: which group and which rows a tile has is looked up.
 
 The lanes of a warp share the groups: each has a run of them, and knows how many tiles there are
-up to each. A tile's group is the number of groups that the tiles up to theirs do not reach it;
-the warps of all roles look it up for themselves. Whatever the ends are, no row outside the
-tensors is touched: ends are brought into order and between 0 and the number of rows.
+up to the end of each. As many groups as end before a tile, so many come before its own. The warps
+of all roles look it up for themselves. Whatever the ends are, no row outside the tensors is
+touched: they are taken between 0 and the number of rows.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def place_ragged(b: Builder, grid: Grid, ragged: Ragged) -> Grid:
         DataIndex(last, rows + 1, search.last),
     )
     mine = (less(first, last),)
-    outer = grid.wrap
-    return replace(
-        grid, wrap=lambda body: (*search.prefix(), *outer((*find, If(mine, body))))
-    )
+
+    def wrap(body: Body) -> Body:
+        return (*search.prefix(), *grid.wrap((*find, If(mine, body))))
+
+    return replace(grid, wrap=wrap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,10 @@ class _Search:
             Holds((less(number, self.count),)),
             Apply("le", (through, IndexValue(slot, i32)), boolean),
         ), boolean)  # fmt: skip
+        tiles = Apply("select", (passed, through, _ZERO), i32)
         counted: Body = (
             self._set(found, _add(_read(found), Cast(passed, i32))),
-            self._set(before, _larger(_read(before), Apply("select", (passed, through, _ZERO), i32))),
+            self._set(before, _larger(_read(before), tiles)),
         )
         steps: list[Assign] = []
         step = 1

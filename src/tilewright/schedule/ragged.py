@@ -106,9 +106,8 @@ def ragged_problem(graph: Graph, ragged: Ragged) -> str | None:
         return f"{count} groups are more than {MOST_GROUPS}"
     counting = _behind(graph, ragged.group)
     for op in ops.walk(graph.body):
-        if op.id in counting or isinstance(op, ops.ReadOp | ops.View) and _only_gathered(
-            graph, op.id, ragged.groups
-        ):  # fmt: skip
+        moved = isinstance(op, ops.ReadOp | ops.View)
+        if op.id in counting or (moved and _only_gathered(graph, op.id, ragged.groups)):
             continue
         if ragged.groups in op.type.axes:
             return f"a value runs over all of {ragged.groups}"

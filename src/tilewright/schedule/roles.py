@@ -176,7 +176,7 @@ def _runs_along(case: _Case, factor: Factor, axis: str) -> bool:
 def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | str:
     """With the first operand's axis as rows of the instruction."""
     found = case.found
-    first, second = (case.graph.by_id[f.value].type for f in (rows_from, columns_from))
+    first = case.graph.by_id[rows_from.value].type
     one, two = (_matrix_axes(case, f) for f in (rows_from, columns_from))
     m, n = _own_axis(case, one, two), _own_axis(case, two, one)
     if m is None or n is None:
