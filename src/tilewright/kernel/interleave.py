@@ -220,6 +220,11 @@ def _joined(
             shrunk = [register for t in parts for _, register in _registers(_moved(t, zero), ())]
             private[name] = tuple(max(r[i] for r in shrunk) + 1 for i in range(len(shrunk[0])))
     shapes.update(private)
+    # Counters of unrolled loops further out choose no register of what one instance needs.
+    inner = {name for s in group for name, _ in s.over[len(shared) :]}
+    touched = [t.ref for s in group for t in _touches(s, len(shared)) if t.ref.name in private]
+    outer = {v for ref in touched for e in ref.index for v in e.variables()} - inner
+    zero |= {name: Expr.of(0) for name in outer}
 
     def change(ref: RegRef) -> RegRef:
         return map_registers(ref, lambda e: e.substitute(zero)) if ref.name in private else ref

@@ -135,6 +135,9 @@ class Builder:
         self.persistent = False  # whether a block goes on to further tiles
         self.turn = Expr.of(0)  # tiles that the block had before this one
         self.part = Expr.of(0)  # the rank of a block that shares its tile with others
+        self.shares = False  # whether the blocks of a cluster load tiles for each other
+        self.rank = Expr.of(0)  # the block's number in its cluster
+        self.peers: set[str] = set()  # digits that tell the blocks of a cluster apart
         self.phases: list[Phases] = []
         self.maps: list[TensorMap] = []
         self.panels: set[str] = set()  # shared buffers on whose way outputs leave the block
@@ -144,6 +147,7 @@ class Builder:
         self.iterated = {op.axis for op in walk(graph.body) if isinstance(op, Iterate)}
         self.written = {op.memory for op in walk(graph.body) if isinstance(op, WriteOp)}
         self.natural: dict[int, Tiled | None] = {}
+        self.settling: set[int] = set()  # values whose natural layout is being found
         self.dependencies: dict[int, frozenset[str]] = {}
         self._taken = {m.name for m in graph.memories} | set(graph.axes)
         self._taken |= {s.name for s in graph.scalars}
@@ -224,6 +228,13 @@ class Builder:
         yield scope.step
         self.scopes.pop()
         self.emit(Loop(counter, self.plan.axes[axis].steps, tuple(scope.body), span=span))
+
+    @contextmanager
+    def aside(self) -> Generator[list[Statement]]:
+        """Collect what goes to the innermost scope meanwhile, for the caller to place."""
+        kept, self.scopes[-1].body = self.scopes[-1].body, []
+        yield self.scopes[-1].body
+        self.scopes[-1].body = kept
 
     @contextmanager
     def unrolled(self, wish: str, extent: int, span: Span | None) -> Generator[Expr]:

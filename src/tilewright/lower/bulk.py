@@ -92,10 +92,12 @@ def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
     if roles is None or bulk_problem(b.tensors[op.memory], b.declared) is not None:
         return None
     product = b.graph.by_id[roles.product]
-    if not isinstance(product, ops.Contract) or set(product.type.axes) != set(op.type.axes):
+    if not isinstance(product, ops.Contract):
         return None
     contract = b.plan.contracts[product.id]
     m, n = contract.m or "", contract.n or ""
+    if not {m, n} <= set(op.type.axes):
+        return None
     if set(value.layout.digits) != set(contract_layouts(b, product)[2].layout.digits):
         return None
     registers = {(d.axis, d.stride): d.extent for d in value.layout.at(Place.REGISTER)}

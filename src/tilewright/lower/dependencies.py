@@ -65,9 +65,18 @@ def scope_depth(b: Builder, op: Op) -> int:
 def natural_layout(b: Builder, number: int) -> Tiled | None:
     """The layout in which a value comes to be; None where it can be made in any."""
     if number not in b.natural:
-        b.natural[number] = None  # a loop's value does not decide its own layout
-        b.natural[number] = _natural(b, b.graph.by_id[number])
+        op = b.graph.by_id[number]
+        if isinstance(op, ops.Param) and _result_of(b, op) in b.settling:
+            return None  # a loop's value does not decide its own layout
+        b.natural[number] = None
+        b.settling.add(number)
+        b.natural[number] = _natural(b, op)
+        b.settling.discard(number)
     return b.natural[number]
+
+
+def _result_of(b: Builder, param: ops.Param) -> int:
+    return iterate_of(b, param).results[param.position]
 
 
 def is_group(b: Builder, number: int) -> bool:

@@ -7,12 +7,11 @@ author computes with it. A computed operand is made in registers, of tiles in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import (
-    Arrive,
     PhaseRef,
     PhaseWait,
     TileRef,
@@ -21,7 +20,17 @@ from tilewright.kernel.async_ops import (
     WarpgroupMma,
     WarpgroupWait,
 )
-from tilewright.kernel.ops import Assign, If, Over, ReducedAxis, RegRef
+from tilewright.kernel.ops import (
+    Assign,
+    Body,
+    If,
+    Load,
+    Loop,
+    Over,
+    ReducedAxis,
+    RegRef,
+    Statement,
+)  # fmt: skip
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.carried import advance, carry, remember_params
 from tilewright.lower.dependencies import contract_layouts
@@ -33,9 +42,11 @@ from tilewright.lower.rings import (
     counter,
     declare_operand,
     declare_ring,
+    released,
 )
 from tilewright.lower.role_tiles import load_tile
 from tilewright.lower.values import INLINE, demand, expression
+from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard, at_least, equal
 from tilewright.poly.layout import Place
 from tilewright.schedule.plan import ContractPlan, Roles
@@ -68,7 +79,7 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
         if not _is_zero(b, start):
             _set(b, work, start)
         if work.rows_from.computed:
-            _one_at_a_time(b, op, work)
+            _rolling(b, op, work)
         else:
             _overlapped(b, op, work)
         return (work.made,)
@@ -85,7 +96,7 @@ def _work(b: Builder, op: ops.Iterate, roles: Roles) -> _Work:
     m, n, k = contract.m or "", contract.n or "", contract.k
     rows = tuple(declare_operand(b, read, m, k) for read in first.reads)
     columns = declare_operand(b, second.reads[0], n, k)
-    ring = declare_ring(b, op, roles)
+    ring = declare_ring(b, op)
     product = found.product
     made = b.fragment(f"v{product.id}_acc", product.type.dtype, contract_layouts(b, product)[2],
                       product.span)  # fmt: skip
@@ -114,23 +125,32 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work) -> None:
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
         b.emit(WarpgroupFence())
-        b.emit(_multiply(b, work, ring.slot(count), step, None))
+        b.emit(_multiply(b, work, ring.slot(count), step, _Terms.all(b, work)))
         b.emit(WarpgroupCommit())
         b.emit(WarpgroupWait(1))
         before = PhaseRef(ring.empty, ring.slot(count + (ring.stages - 1)))
         note = "the products before have read their slot"
-        released = (equal(b.role_lane, 0), at_least(step, 1))
-        b.emit(If(released, (Arrive(before, note=note),)))
+        one = (equal(b.role_lane, 0), at_least(step, 1))
+        b.emit(If(one, released(b, before, note)))
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
 
-def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work) -> None:
-    """Make the row operand of the slot's tiles, and add its product onto the same registers."""
+def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
+    """Make the row operand part by part, and add each part's product onto the same registers.
+
+    A part's registers are made anew when the instructions that read them a step ago are done.
+    """
+    ring = work.ring
     with b.loop(op.axis, op.span) as step:
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
-        _product(b, work, count, step)
+        before = PhaseRef(ring.empty, ring.slot(count + (ring.stages - 1)))
+        note = "the products before have read their slot"
+        one = (equal(b.role_lane, 0), at_least(step, 1))
+        _computed_product(b, work, count, step, (If(one, released(b, before, note)),))
+    b.emit(WarpgroupWait(0))
+    _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
 
 def _with_arithmetic(b: Builder, op: ops.Iterate, work: _Work) -> tuple[Fragment, ...]:
@@ -157,28 +177,68 @@ def _await_slot(b: Builder, work: _Work, count: Expr, op: ops.Iterate) -> None:
 
 
 def _release(b: Builder, work: _Work, count: Expr) -> None:
-    arrive = Arrive(PhaseRef(work.ring.empty, work.ring.slot(count)))
-    b.emit(If((equal(b.role_lane, 0),), (arrive,)))
+    phase = PhaseRef(work.ring.empty, work.ring.slot(count))
+    b.emit(If((equal(b.role_lane, 0),), released(b, phase)))
 
 
 def _product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
     """A step's whole product, from the moment that its slot is full until it is released."""
-    slot = work.ring.slot(count)
-    rows = _computed_rows(b, work, slot) if work.rows_from.computed else None
-    b.emit(WarpgroupFence())
-    b.emit(_multiply(b, work, slot, step, rows))
-    b.emit(WarpgroupCommit())
+    if work.rows_from.computed:
+        _computed_product(b, work, count, step, ())
+    else:
+        b.emit(WarpgroupFence())
+        b.emit(_multiply(b, work, work.ring.slot(count), step, _Terms.all(b, work)))
+        b.emit(WarpgroupCommit())
     b.emit(WarpgroupWait(0))
     _release(b, work, count)
 
 
-def _computed_rows(b: Builder, work: _Work, slot: Expr) -> Fragment:
-    """The row operand in the instruction's registers."""
-    product = work.found.product
-    tiled = contract_layouts(b, product)[0]
-    for operand in work.rows:
-        load_tile(b, operand, slot, tiled.project(operand.read.type.axes))
-    return operand_fragment(b, product, work.rows_from.value, tiled)
+def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released: Body) -> None:
+    """The row operand in the instruction's registers, and its products, one instruction's terms
+    after the other. `released` follows when the products of the step before are done."""
+    slot, k, size = work.ring.slot(count), work.contract.k, work.atom.k
+    tiled = contract_layouts(b, work.found.product)[0]
+    with b.aside() as making:
+        for operand in work.rows:
+            load_tile(b, operand, slot, tiled.project(operand.read.type.axes))
+        rows = operand_fragment(b, work.found.product, work.rows_from.value, tiled)
+    parts = b.plan.axes[k].tile // size
+    part = _part_digit(b, tiled, k) if parts > 1 else V(0)
+    first, each = _split(making, str(part)) if parts > 1 else ((), tuple(making))
+    multiply = _multiply(b, work, slot, step, _Terms(part * size, (), rows))
+    body: Body = (
+        WarpgroupWait(parts - 1),
+        *((If((at_least(part, parts - 1),), released),) if released else ()),
+        *each, WarpgroupFence(), multiply, WarpgroupCommit(),
+    )  # fmt: skip
+    for statement in first:
+        b.emit(statement)
+    if parts > 1:
+        b.emit(Loop(str(part), V(parts), body, unroll=True, span=work.found.product.span))
+    else:
+        for statement in body:
+            b.emit(statement)
+
+
+def _part_digit(b: Builder, tiled: Tiled, k: str) -> Expr:
+    """The variable that counts an operand's atoms along its terms."""
+    placed = b.place(tiled.layout)
+    digits = zip(placed.layout.digits, placed.variables, strict=True)
+    return next(v for d, v in digits if d.place is Place.REGISTER and d.axis == k)
+
+
+def _split(making: Sequence[Statement], digit: str) -> tuple[Body, Body]:
+    """Statements that do not count along a digit, and those that do, for one value of it."""
+    first: list[Statement] = []
+    each: list[Statement] = []
+    for statement in making:
+        match statement:
+            case Load() | Assign() if any(name == digit for name, _ in statement.over):
+                over = tuple(o for o in statement.over if o[0] != digit)
+                each.append(replace(statement, over=over))
+            case _:
+                first.append(statement)
+    return tuple(first), tuple(each)
 
 
 def _prefetch(b: Builder, work: _Work, op: ops.Iterate) -> None:
@@ -208,40 +268,50 @@ def _outside(b: Builder, op: ops.Iterate, product: ops.Contract) -> list[int]:
 # ---------------------------------------------------------------- instructions
 
 
-def _multiply(
-    b: Builder, work: _Work, slot: Expr, step: Expr, rows: Fragment | None
-) -> WarpgroupMma:
-    """All instructions of one step; the row operand is in registers where given."""
-    product, contract, made, atom = work.found.product, work.contract, work.made, work.atom
-    looped, k = work.ring.axis, contract.k
-    outer = made.layout.at(Place.REGISTER)[: -made.tiled.inner]
-    counts = {d.axis: d.extent for d in outer if d.axis}
-    repeats = {axis: b.register_digit(f"{axis.lower()}_atom") for axis in counts}
-    tile = b.plan.axes[k].tile
-    shared = (work.columns, *(work.rows if rows is None else ()))
-    panel_terms = min([tile, *(o.width for o in shared if not o.across)])
-    panel, depth = b.register_digit("k_panel"), b.register_digit("k_atom")
-    digits: list[tuple[Expr, int]] = [
-        (panel, tile // panel_terms), (depth, panel_terms // atom.k),
-        *((repeats[a], n) for a, n in counts.items()),
-    ]  # fmt: skip
-    over: Over = tuple((str(v), n) for v, n in digits if n > 1)
-    unit: dict[str, Expr | int | str] = {str(v): 0 for v, n in digits if n == 1}
-    within, panel = (depth * atom.k).substitute(unit), panel.substitute(unit)
-    term = panel * panel_terms + within
-    chosen = {axis: value.substitute(unit) for axis, value in repeats.items()}
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The terms of a step that one statement sums: the first of each instruction, counted by
+    `over`, and the row operand where it is in registers."""
 
-    def shared_tile(operand: Operand, size: int) -> TileRef:
+    term: Expr
+    over: Over
+    rows: Fragment | None = None
+
+    @staticmethod
+    def all(b: Builder, work: _Work) -> _Terms:
+        """All terms of a step, panel by panel of shared memory."""
+        tile, size = b.plan.axes[work.contract.k].tile, work.atom.k
+        shared = (*work.rows, work.columns)
+        panel_terms = min([tile, *(o.width for o in shared if not o.across)])
+        panel, depth = b.register_digit("k_panel"), b.register_digit("k_atom")
+        digits = ((panel, tile // panel_terms), (depth, panel_terms // size))
+        unit: dict[str, Expr | int | str] = {str(v): 0 for v, n in digits if n == 1}
+        term = (panel * panel_terms + depth * size).substitute(unit)
+        return _Terms(term, tuple((str(v), n) for v, n in digits if n > 1))
+
+
+def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) -> WarpgroupMma:
+    """The instructions of a step that sum the given terms."""
+    product, made, atom = work.found.product, work.made, work.atom
+    looped, k, term = work.ring.axis, work.contract.k, terms.term
+    outer = made.layout.at(Place.REGISTER)[: -made.tiled.inner]
+    repeats = {d.axis: (b.register_digit(f"{d.axis.lower()}_atom"), d.extent)
+               for d in outer if d.axis}  # fmt: skip
+    chosen = {axis: digit for axis, (digit, _) in repeats.items()}
+    over: Over = (*terms.over, *((str(digit), n) for digit, n in repeats.values()))
+
+    def tile(operand: Operand, size: int) -> TileRef:
         row = _first_row(b, made, operand.rows, size, chosen)
-        return operand.tile(slot, row, panel, term if operand.across else within)
+        if operand.across or operand.panels == 1:
+            return operand.tile(slot, row, V(0), term)
+        return operand.tile(slot, row, term // operand.width, term % operand.width)
 
     a: TileRef | RegRef
-    if rows is None:
-        a = shared_tile(work.rows[0], atom.m)
+    if terms.rows is None:
+        a = tile(work.rows[0], atom.m)
     else:
-        atoms = (panel * panel_terms + within) // atom.k
-        a = atom_ref(rows, {**chosen, k: atoms})
-    begun = step * tile + term  # zero in the first product of all
+        a = atom_ref(terms.rows, {**chosen, k: term // atom.k})
+    begun = step * b.plan.axes[looped].tile + term  # zero in the first product of all
     coordinate = b.step_start(k, step) + term if looped == k else term
     reduces = [ReducedAxis(k, b.plan.axes[k].extent, coordinate)]
     if looped != k and looped in product.contracted:
@@ -249,7 +319,7 @@ def _multiply(
     start = work.found.loop.inits[0] if work.found.in_place else product.acc
     first: Guard = (at_least(begun if work.found.in_place else term, 1),)
     return WarpgroupMma(
-        over, atom.name, atom_ref(made, chosen), a, shared_tile(work.columns, atom.n),
+        over, atom.name, atom_ref(made, chosen), a, tile(work.columns, atom.n),
         first if _is_zero(b, start) else (), tuple(reduces), product.span,
     )  # fmt: skip
 
