@@ -244,7 +244,22 @@ def test_the_suggested_configs_are_what_the_model_ranks_first() -> None:
 
 def test_a_target_without_figures_gets_plain_tiles() -> None:
     configs = suggested(product, {"M": 512, "N": 512, "K": 512}, GFX942)
-    assert {tuple(c.symbols.values()) for c in configs} == set(PLAIN)
+    assert {(*c.symbols.values(), 1) for c in configs} == set(PLAIN)
+
+
+def test_splits_are_suggested_where_tiles_are_few() -> None:
+    configs = suggested(product, {"M": 256, "N": 256, "K": 16384}, SM_90A)
+    split = [c for c in configs if c.hardware]
+    assert split
+    assert all(c.hardware["split_k"] in (2, 3, 4, 6, 8) for c in split)
+    sizes = {M: 256, N: 256, K: 16384}
+    plan = product.compile("sm_90a", sizes).compilation.plan
+    assert plan.roles is not None
+    tuned = tw.TileKernel(product.program, {}, frozenset()).tune(
+        np.zeros((256, 16384), np.float16), np.zeros((256, 16384), np.float16),
+        np.zeros((256, 256), np.float32), configs=split,
+    )  # fmt: skip
+    assert tuned.best is split[0]
 
 
 def test_nothing_is_suggested_for_what_is_no_product(tmp_path: Path) -> None:

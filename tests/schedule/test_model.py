@@ -132,7 +132,8 @@ def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, wi
     for c in found:
         rows, columns = (n, m) if c.swapped else (m, n)
         slots = c.stages * (c.tile_m + c.tile_n) * 128
-        out = min(c.tile_m * c.tile_n * (4 if c.split_k > 1 else 2), c.tile_m * 256)
+        out = min(c.tile_m * c.tile_n * 2, c.tile_m * 256)
+        out += c.tile_m * (c.tile_n - c.tile_n // c.split_k) * 4  # sums of the others
         assert c.tile_k * width == 128
         assert slots + out <= 232_448
         assert 2 <= c.stages <= 8
@@ -140,7 +141,8 @@ def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, wi
         assert registers <= 200
         # With copies' 40 and 32 of a consumer's own, all warpgroups' registers exist.
         assert 40 + c.consumers * (registers + 32) <= 512
-        assert 1 <= c.split_k <= 16
+        assert 1 <= c.split_k <= 8  # blocks of a cluster
+        assert c.tile_n % (8 * c.split_k) == 0
         assert c.split_k == 1 or c.split_k <= -(-k // c.tile_k)
         assert (
             c.tile_m - rows < 64 or c.tile_m == 64

@@ -53,15 +53,17 @@ def _candidate(
 ) -> Candidate:  # fmt: skip
     down, across = plan.axes[rows], plan.axes[columns]
     atom = target.atom(how.atom or "")
+    parts = plan.roles.parts if plan.roles else 1
     made = Candidate(
         _tile(down),
         _tile(across),
         plan.axes[how.k].tile,
         plan.stages,
         max(1, plan.warps * plan.warp_size // WARPGROUP),
-        plan.grid.cluster,
+        plan.grid.cluster // parts,
         any(plan.grid.place(leaf) is GridPlace.LOOP for leaf in plan.grid.order),
         _group(plan.grid, rows, columns, target.multiprocessors),
+        parts,
     )
     return made if atom is None else replace(made, scope=atom.scope)
 

@@ -21,7 +21,7 @@ ROW_BYTES = 128  # of an operand's row in one step: the width of the copy engine
 BARRIER_BYTES = 1024  # of shared memory, kept for barriers and alignment
 PANEL = 64  # columns of the result that go out together
 PANEL_BYTES = 2 * ROW_BYTES  # of each row of the result on its way out: two panels
-SPLIT_BYTES = 4  # of an element of a partial sum
+SUM_BYTES = 4  # of an element of a partial sum
 LEAST_STAGES = 2
 MOST_STAGES = 8
 PRODUCER_REGISTERS = 40  # of each thread of the producing warpgroup
@@ -33,7 +33,7 @@ ATOM_COLUMNS = 8  # its columns are a multiple of them,
 WIDEST = 256  # up to so many
 MOST_SWAPPED = 64  # rows of a problem whose roles may be swapped
 ROWS = ((128, 2), (256, 2), (64, 1), (128, 1), (192, 3), (256, 4))  # of a tile, with consumers
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLITS = (1, 2, 3, 4, 6, 8, 16)
 GROUPS = (1, 2, 4, 8, 12, 16)  # rows of tiles that are visited together
 L2_SHARE = 0.6  # of the L2 cache that operands keep for themselves
 OVERLAP_LOSS = 0.1  # of the time of what is not the slowest
@@ -62,8 +62,9 @@ class Candidate:
 
     Tiles count elements: `tile_m` rows and `tile_n` columns of the instruction, `tile_k` terms of
     a step. Rows are the problem's m, or where `swapped` its n. `consumers` are the warpgroups that
-    multiply, `cluster` blocks share the larger operand's tile, `group` rows of tiles are visited
-    together, and `split_k` blocks share the terms of a tile.
+    multiply, `cluster` blocks share the larger operand's tile, and `group` rows of tiles are
+    visited together. `split_k` blocks of a cluster share the terms of a tile: each gets from the
+    others their sums of its part of the columns.
     """
 
     tile_m: int
@@ -84,14 +85,15 @@ class Candidate:
         return WARPGROUP * (self.consumers + (self.scope is Scope.WARPGROUP))
 
     def shared_bytes(self, problem: Problem) -> int:
-        """The stages' slots, the result on its way out, and the barriers."""
-        whole = self.tile_m * self.tile_n * self.result_bytes(problem)
+        """The stages' slots, the result on its way out, others' sums, and the barriers."""
+        whole = self.tile_m * self.tile_n * problem.result_bytes
         out = min(whole, self.tile_m * PANEL_BYTES)
-        return self.stages * self.stage_bytes(problem) + out + BARRIER_BYTES
+        return self.stages * self.stage_bytes(problem) + out + self.exchanged + BARRIER_BYTES
 
-    def result_bytes(self, problem: Problem) -> int:
-        """Of one element that a block writes: a split makes partial sums."""
-        return SPLIT_BYTES if self.split_k > 1 else problem.result_bytes
+    @property
+    def exchanged(self) -> int:
+        """Bytes of sums that a block gets from those that share its tile."""
+        return self.tile_m * self.tile_n * SUM_BYTES * (self.split_k - 1) // self.split_k
 
     def stage_bytes(self, problem: Problem) -> int:
         """Of both operands' tiles."""
@@ -135,7 +137,7 @@ def predict(problem: Problem, candidate: Candidate, target: Target) -> Ranked:
     memory = machine.memory_latency + moved / machine.memory_bandwidth
     bound = limit if busy >= memory else "memory"
     slow, fast = max(busy, memory), min(busy, memory)
-    seconds = machine.launch_latency + slow + OVERLAP_LOSS * fast + case.combining()
+    seconds = machine.launch_latency + slow + OVERLAP_LOSS * fast
     filled = case.tiles / (case.turns * case.multiprocessors)
     reason = (
         f"{candidate}: {seconds * 1e6:.1f} µs, bound by {bound}; {case.tiles} tiles in "
@@ -213,12 +215,20 @@ class _Case:
         pace = self._pace()
         limit = max(pace, key=lambda name: pace[name])
         main, start = self.steps * pace[limit], machine.memory_latency
-        columns = _up(candidate.tile_n, PANEL)  # the copy engine stores whole panels
-        stored = candidate.tile_m * columns * candidate.result_bytes(self.problem)
-        end = machine.tile_latency + stored / self._fetching
+        end = self._end()
         if candidate.persistent:  # the next tile's copies run during this one's end
             return limit, start + self.turns * (main + end)
         return limit, self.turns * (main + (start + end) / self.resident)
+
+    def _end(self) -> float:
+        """From a tile's last product until its result is on its way."""
+        candidate, machine = self.candidate, self.machine
+        columns = _up(candidate.tile_n // candidate.split_k, PANEL)  # whole panels are stored
+        stored = candidate.tile_m * columns * self.problem.result_bytes
+        seconds = machine.tile_latency + stored / self._fetching
+        if candidate.split_k > 1:  # all wait for all, twice: the sums are there, and are read
+            seconds += 2 * machine.tile_latency + candidate.exchanged / self._fetching
+        return seconds
 
     def _pace(self) -> dict[str, float]:
         """What each part of a multiprocessor needs for one step of a tile."""
@@ -276,16 +286,6 @@ class _Case:
             read = min(max(once, waves * rectangle * size), every)
         return problem.batch * (read + written)
 
-    def combining(self) -> float:
-        """Writing partial sums, and a second pass that adds them."""
-        problem, machine = self.problem, self.machine
-        if self.candidate.split_k == 1:
-            return 0.0
-        partial = problem.batch * problem.m * problem.n * SPLIT_BYTES * self.candidate.split_k
-        cached = partial < L2_SHARE * machine.l2_bytes
-        bandwidth = machine.l2_bandwidth / 2 if cached else machine.memory_bandwidth
-        return machine.launch_latency + 2 * partial / bandwidth
-
 
 # ---------------------------------------------------------------- candidates
 
@@ -306,13 +306,13 @@ def candidates(problem: Problem, target: Target) -> tuple[Candidate, ...]:
             mend="give the tiles by hand",
         )
     found: list[Candidate] = []
-    for shape in _shapes(problem, target, machine):
+    for shape in _shapes(problem, machine):
         found += _arranged(problem, shape, target)
     return tuple(found)
 
 
-def _shapes(problem: Problem, target: Target, machine: Machine) -> Iterator[Candidate]:
-    """Tiles whose accumulators and stages fit a block, as many stages as there is room for."""
+def _shapes(problem: Problem, machine: Machine) -> Iterator[Candidate]:
+    """Tiles whose accumulators fit a block, without stages."""
     for swapped in (False, True) if problem.m <= MOST_SWAPPED else (False,):
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         most = min(MOST_SWAPPED if swapped else WIDEST, _up(across, ATOM_COLUMNS))
@@ -322,13 +322,9 @@ def _shapes(problem: Problem, target: Target, machine: Machine) -> Iterator[Cand
             share = tile_m * tile_n // (WARPGROUP * consumers)
             if share > accumulators(consumers, machine):
                 continue
-            shape = Candidate(
+            yield Candidate(
                 tile_m, tile_n, ROW_BYTES // problem.operand_bytes, 0, consumers, swapped=swapped
             )
-            room = target.shared_bytes - shape.shared_bytes(problem)
-            stages = min(MOST_STAGES, room // shape.stage_bytes(problem))
-            if stages >= LEAST_STAGES:
-                yield replace(shape, stages=stages)
 
 
 def accumulators(consumers: int, machine: Machine) -> int:
@@ -350,13 +346,20 @@ def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Ca
     for split in SPLITS:
         if split > 1 and (tiles * split > target.multiprocessors or steps < 2 * split):
             break
+        made = _staged(problem, replace(shape, group=group, split_k=split), target)
+        if made is None or split > target.max_cluster or shape.tile_n % (split * ATOM_COLUMNS):
+            continue
         for persistent in (False, True) if tiles > target.multiprocessors else (False,):
-            for cluster in (1, 2) if neighbours > 1 and target.max_cluster > 1 else (1,):
-                made = replace(
-                    shape, cluster=cluster, persistent=persistent, group=group, split_k=split
-                )
-                if made.shared_bytes(problem) <= target.shared_bytes:
-                    yield made
+            shared = split == 1 and neighbours > 1 and target.max_cluster > 1
+            for cluster in (1, 2) if shared else (1,):
+                yield replace(made, cluster=cluster, persistent=persistent)
+
+
+def _staged(problem: Problem, shape: Candidate, target: Target) -> Candidate | None:
+    """With as many stages as there is room for; None where there is too little."""
+    room = target.shared_bytes - replace(shape, stages=0).shared_bytes(problem)
+    stages = min(MOST_STAGES, room // shape.stage_bytes(problem))
+    return replace(shape, stages=stages) if stages >= LEAST_STAGES else None
 
 
 def raster_group(tile_m: int, tile_n: int, rows: int, blocks: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.base.diagnostics import CallError, UnsupportedError
@@ -19,10 +19,11 @@ from tilewright.target.model import Target
 if TYPE_CHECKING:
     from tilewright.driver.kernel import TileKernel
 
+Tiles = tuple[int, int, int, int]  # of rows, columns and terms; the blocks that share the terms
 MOST = 16  # of the model's tiles
 PANEL = 32  # columns: wider tiles are multiples of them
-# Tiles of rows, columns and terms for instructions of single warps. The first one is trusted.
-PLAIN = ((64, 64, 32), (128, 128, 32), (128, 64, 32), (64, 128, 32), (32, 64, 32), (128, 256, 32))
+# For any instruction. The first one is trusted.
+PLAIN = tuple((*tile, 32, 1) for tile in ((64, 64), (128, 128), (128, 64), (64, 128), (32, 64)))
 
 
 def suggested(kernel: TileKernel, sizes: Mapping[str, int], target: Target) -> tuple[Config, ...]:
@@ -43,21 +44,27 @@ def suggested(kernel: TileKernel, sizes: Mapping[str, int], target: Target) -> t
     if missing:
         raise _refused(kernel, f"no symbol is the tile size of {' and '.join(missing)}")
     names = [symbols[axis] for axis in axes]
-    tiles = dict.fromkeys((*PLAIN, *_ranked(problem_of(graph, op, *axes[:2]), target)))
-    return tuple(Config(dict(zip(names, tile, strict=True))) for tile in tiles)
+    plans = dict.fromkeys((*PLAIN, *_ranked(problem_of(graph, op, *axes[:2]), target)))
+    return tuple(_config(names, plan) for plan in plans)
 
 
-def _ranked(problem: Problem, target: Target) -> list[tuple[int, int, int]]:
-    """The model's tiles of the problem's rows, columns and terms."""
+def _config(names: Sequence[str], plan: Tiles) -> Config:
+    *tiles, split = plan
+    symbols = dict(zip(names, tiles, strict=True))
+    return Config(symbols, split_k=split) if split > 1 else Config(symbols)
+
+
+def _ranked(problem: Problem, target: Target) -> list[Tiles]:
+    """The model's tiles of the problem's rows, columns and terms, and how many share the terms."""
     try:
         ranked = rank(problem, candidates(problem, target), target)
     except UnsupportedError:  # a target without figures, or without such instructions
         return []
-    found: dict[tuple[int, int, int], None] = {}
+    found: dict[Tiles, None] = {}
     for one in (r.candidate for r in ranked):
-        if one.cluster == one.split_k == 1 and (one.tile_n % PANEL == 0 or one.tile_n < PANEL):
+        if one.cluster == 1 and (one.tile_n % PANEL == 0 or one.tile_n < PANEL):
             down, across = (one.tile_n, one.tile_m) if one.swapped else (one.tile_m, one.tile_n)
-            found.setdefault((down, across, one.tile_k))
+            found.setdefault((down, across, one.tile_k, one.split_k))
     return list(found)[:MOST]
 
 
