@@ -100,6 +100,19 @@ def test_a_wave_that_is_just_passed_costs_a_whole_turn() -> None:
     assert "133 tiles in 2 turns, 50% filled" in two.reason
 
 
+def test_ping_pong_hides_the_ends_of_tiles() -> None:
+    problem = Problem(8192, 8192, 512)
+    shared = Candidate(128, 192, 64, 4, 2, persistent=True, group=8)
+    own = predict(problem, replace(shared, pingpong=True), SM_90A).seconds
+    assert own < predict(problem, shared, SM_90A).seconds
+    found = [c for c in candidates(problem, SM_90A, pingpong=True) if c.pingpong]
+    assert {c.tile_m for c in found} == {64, 128}
+    assert all(c.persistent and c.tile_m * c.tile_n // 128 <= 200 for c in found)
+    assert not any(c.pingpong for c in candidates(problem, SM_90A))
+    few = candidates(Problem(128, 512, 4096), SM_90A, pingpong=True)
+    assert not any(c.pingpong for c in few)
+
+
 def test_few_tokens_swap_the_roles_and_are_bound_by_memory() -> None:
     best = rank(
         Problem(16, 8192, 8192), candidates(Problem(16, 8192, 8192), SM_90A), SM_90A

@@ -64,7 +64,8 @@ class Candidate:
     a step. Rows are the problem's m, or where `swapped` its n. `consumers` are the warpgroups that
     multiply, `cluster` blocks share the larger operand's tile, and `group` rows of tiles are
     visited together. `split_k` blocks of a cluster share the terms of a tile: each gets from the
-    others their sums of its part of the columns.
+    others their sums of its part of the columns. In `pingpong` each consumer has tiles of its own,
+    and its epilogue runs while the other one multiplies.
     """
 
     tile_m: int
@@ -78,6 +79,7 @@ class Candidate:
     split_k: int = 1
     swapped: bool = False
     scope: Scope = Scope.WARPGROUP
+    pingpong: bool = False
 
     @property
     def threads(self) -> int:
@@ -87,8 +89,14 @@ class Candidate:
     def shared_bytes(self, problem: Problem) -> int:
         """The stages' slots, the result on its way out, others' sums, and the barriers."""
         whole = self.tile_m * self.tile_n * problem.result_bytes
-        out = min(whole, self.tile_m * PANEL_BYTES)
+        out = min(whole, self.tile_m * PANEL_BYTES) * (self.consumers if self.pingpong else 1)
         return self.stages * self.stage_bytes(problem) + out + self.exchanged + BARRIER_BYTES
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a consumer's thread for its part of the tile."""
+        sharing = 1 if self.pingpong else self.consumers
+        return self.tile_m * self.tile_n // (WARPGROUP * sharing)
 
     @property
     def exchanged(self) -> int:
@@ -107,6 +115,7 @@ class Candidate:
         parts.append(f"groups of {self.group}")
         parts += [f"split {self.split_k}"] * (self.split_k > 1)
         parts += ["swapped"] * self.swapped
+        parts += ["ping-pong"] * self.pingpong
         return ", ".join(parts)
 
 
@@ -193,8 +202,8 @@ class _Case:
         candidate, machine = self.candidate, self.machine
         if candidate.persistent:
             return 1
-        words = candidate.tile_m * candidate.tile_n
-        words += candidate.consumers * WARPGROUP * WORKING_REGISTERS
+        each = candidate.accumulators + WORKING_REGISTERS
+        words = candidate.consumers * WARPGROUP * each
         words += (candidate.threads - candidate.consumers * WARPGROUP) * PRODUCER_REGISTERS
         most = min(
             machine.shared_bytes // candidate.shared_bytes(self.problem),
@@ -216,6 +225,9 @@ class _Case:
         limit = max(pace, key=lambda name: pace[name])
         main, start = self.steps * pace[limit], machine.memory_latency
         end = self._end()
+        if candidate.pingpong:  # a consumer is back after its own end and the other's main loop
+            each = max(main, (main + end) / candidate.consumers)
+            return limit, start + self.turns * each + end
         if candidate.persistent:  # the next tile's copies run during this one's end
             return limit, start + self.turns * (main + end)
         return limit, self.turns * (main + (start + end) / self.resident)
@@ -290,8 +302,10 @@ class _Case:
 # ---------------------------------------------------------------- candidates
 
 
-def candidates(problem: Problem, target: Target) -> tuple[Candidate, ...]:
-    """Every sensible plan of a product by warpgroup instructions.
+def candidates(
+    problem: Problem, target: Target, *, pingpong: bool = False
+) -> tuple[Candidate, ...]:  # fmt: skip
+    """Every sensible plan of a product by warpgroup instructions; on request in `pingpong` too.
 
     UnsupportedError where the target has no such instruction, or no figures for the product.
     """
@@ -306,12 +320,12 @@ def candidates(problem: Problem, target: Target) -> tuple[Candidate, ...]:
             mend="give the tiles by hand",
         )
     found: list[Candidate] = []
-    for shape in _shapes(problem, machine):
+    for shape in _shapes(problem, machine, pingpong):
         found += _arranged(problem, shape, target)
     return tuple(found)
 
 
-def _shapes(problem: Problem, machine: Machine) -> Iterator[Candidate]:
+def _shapes(problem: Problem, machine: Machine, pingpong: bool) -> Iterator[Candidate]:
     """Tiles whose accumulators fit a block, without stages."""
     for swapped in (False, True) if problem.m <= MOST_SWAPPED else (False,):
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
@@ -319,12 +333,13 @@ def _shapes(problem: Problem, machine: Machine) -> Iterator[Candidate]:
         for (tile_m, consumers), tile_n in product(ROWS, range(most, 0, -ATOM_COLUMNS)):
             if tile_m > _up(down, ATOM_ROWS):
                 continue
-            share = tile_m * tile_n // (WARPGROUP * consumers)
-            if share > accumulators(consumers, machine):
-                continue
-            yield Candidate(
-                tile_m, tile_n, ROW_BYTES // problem.operand_bytes, 0, consumers, swapped=swapped
-            )
+            terms = ROW_BYTES // problem.operand_bytes
+            shape = Candidate(tile_m, tile_n, terms, 0, consumers, swapped=swapped)
+            if shape.accumulators <= accumulators(consumers, machine):
+                yield shape
+            alone = replace(shape, consumers=2, pingpong=True)
+            if pingpong and consumers == 1 and alone.accumulators <= accumulators(2, machine):
+                yield alone
 
 
 def accumulators(consumers: int, machine: Machine) -> int:
@@ -349,7 +364,10 @@ def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Ca
         made = _staged(problem, replace(shape, group=group, split_k=split), target)
         if made is None or split > target.max_cluster or shape.tile_n % (split * ATOM_COLUMNS):
             continue
-        for persistent in (False, True) if tiles > target.multiprocessors else (False,):
+        if made.pingpong and (split > 1 or tiles <= target.multiprocessors):
+            continue
+        turns = (False, True) if tiles > target.multiprocessors else (False,)
+        for persistent in (True,) if made.pingpong else turns:
             shared = split == 1 and neighbours > 1 and target.max_cluster > 1
             for cluster in (1, 2) if shared else (1,):
                 yield replace(made, cluster=cluster, persistent=persistent)
