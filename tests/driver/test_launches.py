@@ -1,0 +1,275 @@
+"""Launches on a device that is made up: what a call looks at, what it starts, what it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.base.diagnostics import CallError
+from tilewright.driver import call as call_module
+from tilewright.driver import fused_run, launch
+from tilewright.runtime import launch as runtime_launch
+from tilewright.runtime.arguments import glance
+from tilewright.runtime.cuda_driver import Module
+from tilewright.runtime.tensor_maps import MapEncoder
+
+M, N = tw.sym.M, tw.sym.N
+STREAM = 77
+
+
+@dataclass(frozen=True)
+class Device:
+    type: str = "cuda"
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """As much of a torch tensor as a call looks at; there is no memory behind it."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    dtype: str = "torch.float32"
+    device: Device = Device()
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides or (*np.cumprod(self.shape[:0:-1])[::-1].tolist(), 1)
+
+
+@dataclass
+class Recorder:
+    """The launches, as blocks, stream and the first parameters; and what was looked at."""
+
+    started: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    looks: list[str] = field(default_factory=list)
+    modules: int = 0
+    count: int = 2
+
+    def context(self, place: int) -> int:
+        ctypes.c_void_p.from_address(place).value = 7
+        return 0
+
+    def launch(self, configuration: int, function: int, parameters: int, extra: None) -> int:
+        blocks = ctypes.c_uint.from_address(configuration).value
+        stream = ctypes.c_void_p.from_address(configuration + 32).value or 0
+        addresses = (ctypes.c_void_p * self.count).from_address(parameters)
+        values = tuple(ctypes.c_uint64.from_address(a).value for a in addresses if a)
+        self.started.append((blocks, stream, values))
+        return 0
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+
+    def module(*_: object) -> Module:
+        found.modules += 1
+        return Module(None, 5, 7)
+
+    real = call_module.view
+
+    def view(value: Any, name: str) -> Any:
+        found.looks.append(name)
+        return real(value, name)
+
+    monkeypatch.setattr(runtime_launch, "launch_calls", lambda: found)
+    monkeypatch.setattr(launch, "device_target", lambda d: None if d.kind == "cpu" else "sm_90a")
+    monkeypatch.setattr("tilewright.driver.fusion.device_target", lambda _: "sm_90a")
+    monkeypatch.setattr(launch.Launcher, "module", module)
+    monkeypatch.setattr(fused_run.FusedRunner, "_module", module)
+    for place in (launch, fused_run):
+        monkeypatch.setattr(place, "current_stream", lambda _: STREAM)
+    monkeypatch.setattr(launch, "stream_reader", lambda: lambda _: STREAM)
+    monkeypatch.setattr(call_module, "view", view)
+    return found
+
+
+def scaled() -> tw.TileKernel:
+    @tw.kernel([tw.WorkgroupConstraint(M, 16, 0)])
+    def scaled(
+        x: tw.Memory[M, N, tw.GLOBAL, tw.f32],
+        y: tw.Memory[M, N, tw.GLOBAL, tw.f32],
+        factor: tw.f32,
+    ):
+        tw.write(tw.read(x) * factor, y)
+
+    return scaled
+
+
+X, Y = Tensor(1 << 20, (64, 32)), Tensor(1 << 21, (64, 32))
+
+
+def test_a_call_like_an_earlier_one_looks_once(device: Recorder) -> None:
+    kernel = scaled()
+    kernel(X, Y, 2.0)
+    assert device.looks == ["x", "y"]
+    moved = Tensor(3 << 20, (64, 32))
+    kernel(X, Y, 2.0)
+    kernel(X, moved, 2.0)
+    assert device.looks == ["x", "y"]
+    assert device.modules == 1
+    assert device.started == [
+        (4, STREAM, (X.address, Y.address)),
+        (4, STREAM, (X.address, Y.address)),
+        (4, STREAM, (X.address, moved.address)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (Tensor(1 << 20, (32, 64)), Tensor(1 << 21, (32, 64)), 2.0),
+        (Tensor(1 << 20, (64, 32), (64, 1)), Y, 2.0),
+        (Tensor((1 << 20) + 4, (64, 32)), Y, 2.0),
+        (X, Y, -2.0),
+        (X, Y, 2),
+    ],
+    ids=["shape", "strides", "alignment", "number", "kind of number"],
+)
+def test_another_kind_of_call_is_looked_at(device: Recorder, arguments: Any) -> None:
+    kernel = scaled()
+    kernel(X, Y, 2.0)
+    kernel(*arguments)
+    assert device.looks == ["x", "y"] * 2
+    assert len(device.started) == 2
+
+
+def test_zeros_of_two_signs_are_two_numbers(device: Recorder) -> None:
+    device.count = 3
+    kernel = scaled()
+    for number in (0.0, -0.0, 0.0):
+        kernel(X, Y, number)
+    bits = [values[2] & 0xFFFFFFFF for _, _, values in device.started]
+    assert bits == [0, 1 << 31, 0]
+
+
+def test_a_known_call_still_refuses_tensors_that_share_memory(device: Recorder) -> None:
+    kernel = scaled()
+    kernel(X, Y, 2.0)
+    with pytest.raises(CallError, match="y and x share memory, and y is written"):
+        kernel(X, Tensor(X.address + 16, (64, 32)), 2.0)
+    after = Tensor(X.address + 64 * 32 * 4, (64, 32))
+    kernel(X, after, 2.0)
+    assert device.looks == ["x", "y"] * 2
+    assert len(device.started) == 2
+
+
+def test_other_types_and_devices_are_refused_as_ever(device: Recorder) -> None:
+    kernel = scaled()
+    kernel(X, Y, 2.0)
+    with pytest.raises(tw.TilewrightError, match="x holds f16"):
+        kernel(Tensor(1 << 20, (64, 32), dtype="torch.float16"), Y, 2.0)
+    with pytest.raises(CallError, match="y is on cuda:1, x on cuda:0"):
+        kernel(X, Tensor(1 << 21, (64, 32), device=Device(index=1)), 2.0)
+    with pytest.raises(CallError, match="is called with 1 argument"):
+        kernel(X)
+    assert len(device.started) == 1
+
+
+def test_a_promise_of_alignment_is_checked_at_each_address(device: Recorder) -> None:
+    compiled = scaled().compile("sm_90a", {"M": 64, "N": 32}, alignments={"x": 256})
+    compiled(X, Y, 2.0)
+    compiled(Tensor(5 << 20, (64, 32)), Y, 2.0)
+    with pytest.raises(CallError, match="x is aligned to 32 bytes"):
+        compiled(Tensor((5 << 20) + 32, (64, 32)), Y, 2.0)
+    assert len(device.started) == 2
+
+
+def test_a_bound_call_looks_at_nothing(device: Recorder) -> None:
+    bound: Callable[..., Any] = scaled().bind(X, Y, factor=2.0)
+    device.looks.clear()
+    bound()
+    bound(5)
+    bound(stream=6)
+    assert device.looks == []
+    assert [stream for _, stream, _ in device.started] == [STREAM, 5, 6]
+    assert {values for _, _, values in device.started} == {(X.address, Y.address)}
+
+
+def test_binding_checks_its_arguments(device: Recorder) -> None:
+    with pytest.raises(CallError, match="y and x share memory"):
+        scaled().bind(X, X, 2.0)
+    with pytest.raises(CallError, match="factor is a str, not a number"):
+        scaled().bind(X, Y, "2")
+
+
+def test_a_bound_call_on_arrays_is_simulated() -> None:
+    x = np.arange(512, dtype=np.float32).reshape(16, 32)
+    y = np.zeros_like(x)
+    bound = scaled().bind(x, y, 3.0)
+    bound()
+    np.testing.assert_array_equal(y, x * 3)
+    x += 1
+    bound()
+    np.testing.assert_array_equal(y, x * 3)
+
+
+def test_maps_are_encoded_once_for_each_address(
+    device: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.hopper_gemm import Plan, gemm
+
+    from tilewright.runtime.launch import bind_launch
+
+    encoded: list[int] = []
+
+    def encode(self: MapEncoder, pointer: int) -> bytes:
+        encoded.append(pointer)
+        return bytes(128)
+
+    monkeypatch.setattr(MapEncoder, "encode", encode)
+    kernel = gemm(Plan(512, 512, 512))
+    bound = bind_launch(Module(None, 5, 7), kernel, {}, {})
+    each = [kernel.tensors.index(next(t for t in kernel.tensors if t.name == m.tensor))
+            for m in kernel.maps]  # fmt: skip
+    first, second = (1 << 20, 2 << 20, 3 << 20), (1 << 20, 2 << 20, 4 << 20)
+    for pointers in (first, second, first, second, first):
+        bound(0, *pointers)
+    assert encoded == [p[i] for p in (first, second) for i in each]
+    fixed = bound.fixed(*first)
+    fixed(0)
+    fixed(0)
+    assert len(encoded) == 2 * len(each)
+    assert len(device.started) == 7
+
+
+def test_a_fusion_is_looked_at_once(device: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.driver import fusion
+
+    with tw.FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], dtype=tw.f32)
+        fd.add_output(fd.ops.relu(x))
+    made: list[Tensor] = []
+
+    def make() -> Tensor:
+        made.append(Tensor((9 + len(made)) << 20, (64, 32)))
+        return made[-1]
+
+    monkeypatch.setattr(fused_run, "_maker", lambda _: lambda _: make)
+    looks: list[str] = []
+    real = fusion.view
+    monkeypatch.setattr(fusion, "view", lambda v, name: looks.append(name) or real(v, name))
+    results = [fd.execute([X]) for _ in range(3)]
+    assert looks == ["input 0"]
+    assert results == [[tensor] for tensor in made]
+    assert [sorted(v) for _, _, v in device.started] == [[X.address, t.address] for t in made]
+
+
+def test_a_glance_leaves_other_libraries_alone() -> None:
+    assert glance([np.zeros(3, np.float32)]) is None
+    assert glance([object()]) is None
+    key, pointers = glance([X, 1.5, True]) or ((), [])
+    assert pointers == [X.address]
+    assert (bool, "True") == key[-2:]
+    assert glance([Tensor(X.address + 4, X.shape)]) != glance([X])
+    assert (glance([Tensor(X.address + 4, X.shape)], 4) or ((), []))[0] == (glance([X], 4) or ())[0]
