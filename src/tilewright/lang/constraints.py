@@ -77,7 +77,9 @@ class HardwareConstraint:
     """Warp width, warps per block along block dimensions 0, 1, 2, the MMA atom, pipeline stages.
 
     With `specialize` one warpgroup copies operands ahead and the others multiply (Hopper).
-    With `split_k` so many blocks of a cluster share the terms of each tile of a product (Hopper).
+    Of such kernels, `cluster` blocks with neighbouring tiles load the operand that they share for
+    each other; with `pingpong` two warpgroups compute whole tiles in turns, so that one's epilogue
+    runs while the other multiplies; `split_k` blocks of a cluster share the terms of each tile.
     Whatever is left out is chosen by the policy for the target.
     """
 
@@ -86,6 +88,8 @@ class HardwareConstraint:
     mma_type: MMAType | str | None = None
     stages: int | None = None
     specialize: bool | None = None
+    cluster: int | None = None
+    pingpong: bool | None = None
     split_k: int | None = None
     span: Span | None = field(default_factory=here, compare=False)
 
@@ -108,13 +112,15 @@ class HardwareConstraint:
                 "a positive number of pipeline stages",
                 "leave stages out to have it chosen",
             )
-        if self.split_k is not None and not _is_count(self.split_k, 1):
-            raise _malformed(
-                f"split_k is {self.split_k!r}",
-                self.span,
-                "a positive number of blocks",
-                "for example split_k=4, or leave it out",
-            )
+        for name in ("cluster", "split_k"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value, 1):
+                raise _malformed(
+                    f"{name} is {value!r}",
+                    self.span,
+                    "a positive number of blocks",
+                    f"for example {name}=2, or leave it out",
+                )
 
 
 def _is_count(value: object, least: int) -> bool:
@@ -158,6 +164,8 @@ def _bind(constraint: Constraint, bindings: Mapping[str, int]) -> bound.Constrai
                 mma.value if isinstance(mma, MMAType) else mma,
                 constraint.stages,
                 constraint.specialize,
+                constraint.cluster,
+                constraint.pingpong,
                 constraint.split_k,
                 constraint.span,
             )

@@ -26,6 +26,7 @@ STRIP = 64  # rows of one warpgroup instruction
 SLOTS = 2  # a warpgroup fills one panel while the copy engine reads the other
 EXCHANGE = 1  # the named barrier of all warps that compute
 PANEL = 2  # the first named barrier of one warpgroup
+ORDER = 5  # the first of the named barriers at which warpgroups wait for their turn
 
 
 def swizzle_of(width: int, size: int) -> Swizzle | None:

@@ -15,13 +15,14 @@ Wrap = Callable[[Body], Body]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`factors` multiply to the number of blocks; `head` decodes the block's number, and `wrap`
-    puts a block's work into its loops."""
+    """`factors` multiply to the number of blocks; `head` decodes the block's number, `wrap`
+    puts a block's work into its loops, and `alternate` that of roles which take turns."""
 
     factors: tuple[Expr, ...]
     cluster: int
     head: Body
     wrap: Wrap
+    alternate: Callable[[Body, str, int], Body]
 
 
 def place_grid(b: Builder) -> Grid:
@@ -34,14 +35,20 @@ def place_grid(b: Builder) -> Grid:
     wraps: list[Wrap] = []
     head: Body = ()
     turn = Expr.of(0)
+    turns: tuple[int, str, Expr] | None = None
     blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
     for leaf in grid.order:
         values[leaf] = Expr.of(b.name(_variable(leaf)))
     if blocks:
         digits = tuple((str(values[d]), extents[d]) for d in blocks)
         head = (Decode(Expr.of("block"), digits),)
+    for leaf in blocks:
+        if grid.place(leaf) is GridPlace.CLUSTER:
+            b.rank = b.rank * extents[leaf].const + values[leaf]
+            b.peers |= values[leaf].variables()
     for leaf in grid.order:
         if grid.place(leaf) is GridPlace.LOOP:
+            turns = len(wraps), str(values[leaf]), extents[leaf]
             wraps.append(_looping(str(values[leaf]), extents[leaf]))
             turn = turn * (extents[leaf].const if b.persistent else 1) + values[leaf]
             b.persistent = True
@@ -55,6 +62,8 @@ def place_grid(b: Builder) -> Grid:
             case Merge(outer, inner, result):
                 names = tuple(b.name(_variable(d)) for d in (outer, inner))
                 values[outer], values[inner] = (Expr.of(n) for n in names)
+                if values[result].variables() & b.peers:
+                    b.peers |= set(names)
                 pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
                 wraps.append(_decoding(Decode(values[result], pair)))
     b.turn = turn
@@ -62,7 +71,15 @@ def place_grid(b: Builder) -> Grid:
         b.part = values[PART]
     b.blocks.update({axis: values[axis] for axis in grid.extents if axis != PART})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
-    return Grid(factors, grid.cluster, head, _chain(wraps))
+
+    def alternate(body: Body, role: str, roles: int) -> Body:
+        if turns is None:
+            raise ValueError("a block has one tile: there are no turns to take")
+        place, turn, extent = turns
+        loop = _alternating(b.name("round"), turn, extent, role, roles)
+        return _chain([*wraps[:place], loop, *wraps[place + 1 :]])(body)
+
+    return Grid(factors, grid.cluster, head, _chain(wraps), alternate)
 
 
 def _variable(counter: str) -> str:
@@ -76,6 +93,19 @@ def _decoding(decode: Decode) -> Wrap:
 
 def _looping(variable: str, extent: Expr) -> Wrap:
     return lambda body: (Loop(variable, extent, body),)
+
+
+def _alternating(variable: str, turn: str, extent: Expr, role: str, roles: int) -> Wrap:
+    """The turns of one of `roles` roles, which take them one after the other."""
+    rounds = extent.ceildiv(roles)
+    number = Decode(Expr.of(variable) * roles + role, ((turn, rounds * roles),))
+    whole = extent.is_const and extent.const % roles == 0
+
+    def wrap(body: Body) -> Body:
+        inside: Body = body if whole else (If((less(turn, extent),), body),)
+        return (Loop(variable, rounds, (number, *inside)),)
+
+    return wrap
 
 
 def _guarding(constraint: Constraint) -> Wrap:

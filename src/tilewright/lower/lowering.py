@@ -44,7 +44,7 @@ def lower(
         name=graph.name,
         target=target.name,
         warp_size=plan.warp_size,
-        warps=plan.warps + (GROUP_WARPS if roles else 0),
+        warps=GROUP_WARPS * (roles.consumers + 1) if roles else plan.warps,
         grid=grid.factors,
         symbols=tuple(b.symbols.values()),
         tensors=tuple(b.tensors.values()),
@@ -56,6 +56,6 @@ def lower(
         phases=tuple(b.phases),
         maps=tuple(b.maps),
     )
-    meet = Barrier if roles is None else meeting(roles, plan.warp_size)
+    meet = Barrier if roles is None else meeting(b)
     ordered = insert_barriers(kernel, frozenset(b.managed), meet)
     return interleave(place_shared(ordered, target, graph.span))

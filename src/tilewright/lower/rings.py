@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import (
+    Arrive,
     ArriveExpect,
     BulkLoad,
     PhaseRef,
@@ -25,10 +26,9 @@ from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import swizzle_of
 from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import contiguous_position
-from tilewright.schedule.plan import Roles
-from tilewright.schedule.roles import GROUP_WARPS
 
 V = Expr.of
+SWIZZLE_ROWS = 8  # after so many rows of shared memory a swizzle repeats
 ROW_BYTES = 128  # of an operand in shared memory, at the most
 
 
@@ -48,6 +48,7 @@ class Operand:
     across: bool
     panels: int
     width: int
+    shares: int  # blocks that load a part each, for all of them
 
     @property
     def slot_bytes(self) -> int:
@@ -91,14 +92,25 @@ def counter(b: Builder, axis: str, step: Expr) -> Expr:
     return b.turn * (b.plan.axes[axis].steps.const if b.persistent else 0) + step
 
 
-def declare_ring(b: Builder, op: ops.Iterate, roles: Roles) -> Ring:
+def declare_ring(b: Builder, op: ops.Iterate) -> Ring:
+    """The ring of a loop whose operands are declared."""
     stages = b.plan.stages
     full, empty = b.name("full"), b.name("empty")
     b.phases += [
         Phases(full, stages, 1, span=op.span),
-        Phases(empty, stages, GROUP_WARPS * roles.consumers, span=op.span),
+        Phases(empty, stages, b.plan.warps * len(readers(b)), span=op.span),
     ]
     return Ring(full, empty, stages, op.axis)
+
+
+def readers(b: Builder) -> tuple[Expr | None, ...]:
+    """The blocks whose copies wait for a slot that this one has read: None for its own."""
+    return tuple(V(rank) for rank in range(b.plan.grid.cluster)) if b.shares else (None,)
+
+
+def released(b: Builder, phase: PhaseRef, note: str = "") -> Body:
+    """Arrivals that tell every block that fills the slot that it has been read."""
+    return tuple(Arrive(phase, block, note=note) for block in readers(b))
 
 
 def declare_operand(b: Builder, read: ops.ReadOp, rows: str, terms: str) -> Operand:
@@ -115,13 +127,25 @@ def declare_operand(b: Builder, read: ops.ReadOp, rows: str, terms: str) -> Oper
     ring = b.buffer(f"{read.memory}_ring", read.type.dtype, shape,
                     swizzle=swizzle_of(width, size), managed=True, span=read.span)  # fmt: skip
     order = (*(a for a in read.type.axes if a not in (along, other)), other, along)
-    extents = {other: b.plan.axes[other].tile, along: width}
+    shares = _shares(b, read, b.plan.axes[other].tile)
+    b.shares = b.shares or shares > 1
+    extents = {other: b.plan.axes[other].tile // shares, along: width}
     box = TensorMap(
         b.name(f"{read.memory}_box"), read.memory, tuple(extents.get(a, 1) for a in order),
         width * size, tuple(read.type.axes.index(a) for a in order), read.span,
     )  # fmt: skip
     b.maps.append(box)
-    return Operand(ring, box, read, rows, terms, across, panels, width)
+    return Operand(ring, box, read, rows, terms, across, panels, width, shares)
+
+
+def _shares(b: Builder, read: ops.ReadOp, size: int) -> int:
+    """How many blocks load a part of the tile each: all of the cluster, where all need it."""
+    count = b.plan.grid.cluster
+    if b.plan.roles is None or b.plan.roles.parts > 1 or b.plan.ragged is not None:
+        return 1
+    varies = any(b.blocks[a].variables() & b.peers for a in read.type.axes if a in b.blocks)
+    whole = size % count == 0 and size // count % SWIZZLE_ROWS == 0
+    return 1 if varies or not whole else count
 
 
 def copies(b: Builder, ring: Ring, operands: Sequence[Operand]) -> Loop:
@@ -146,6 +170,11 @@ def _copy(b: Builder, operand: Operand, looped: str, full: PhaseRef, step: Expr)
     start = {a: b.base(a) for a in read.type.axes}
     start[looped] = b.step_start(looped, step)
     start[operand.along] = start[operand.along] + panel * operand.width
+    other = operand.terms if operand.across else operand.rows
+    shares = operand.shares
+    first = b.rank * (operand.ring.shape[2] // shares) if shares > 1 else V(0)
+    start[other] = start[other] + first
     coordinates = tuple(start[read.type.axes[i]] for i in operand.box.order)
-    corner = MemRef(operand.ring.name, (full.index, panel, V(0), V(0)))
-    return BulkLoad(over, corner, operand.box.name, coordinates, full, span=read.span)
+    corner = MemRef(operand.ring.name, (full.index, panel, first, V(0)))
+    everybody = V((1 << shares) - 1) if shares > 1 else None
+    return BulkLoad(over, corner, operand.box.name, coordinates, full, everybody, read.span)

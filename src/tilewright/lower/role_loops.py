@@ -45,6 +45,7 @@ from tilewright.lower.rings import (
     released,
 )
 from tilewright.lower.role_tiles import load_tile
+from tilewright.lower.turns import await_turn, pass_turn
 from tilewright.lower.values import INLINE, demand, expression
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard, at_least, equal
@@ -73,6 +74,7 @@ class _Work:
 def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, ...]:
     """The values that the loop carries: the copies of one role, the arithmetic of the others."""
     work = _work(b, op, roles)
+    await_turn(b, roles)
     b.copies = (*b.copies, copies(b, work.ring, (*work.rows, work.columns)))
     if work.found.in_place:
         start = op.inits[0]
@@ -132,6 +134,7 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work) -> None:
         note = "the products before have read their slot"
         one = (equal(b.role_lane, 0), at_least(step, 1))
         b.emit(If(one, released(b, before, note)))
+    pass_turn(b)
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
@@ -149,6 +152,7 @@ def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
         note = "the products before have read their slot"
         one = (equal(b.role_lane, 0), at_least(step, 1))
         _computed_product(b, work, count, step, (If(one, released(b, before, note)),))
+    pass_turn(b)
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
@@ -168,6 +172,7 @@ def _with_arithmetic(b: Builder, op: ops.Iterate, work: _Work) -> tuple[Fragment
         b.scopes[-1].memo[product.id, None] = made
         b.scopes[-1].memo[product.id, made.tiled] = made
         advance(b, op, carried)
+    pass_turn(b)
     return tuple(carried)
 
 
@@ -193,9 +198,9 @@ def _product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
     _release(b, work, count)
 
 
-def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released: Body) -> None:
+def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, done: Body) -> None:
     """The row operand in the instruction's registers, and its products, one instruction's terms
-    after the other. `released` follows when the products of the step before are done."""
+    after the other. `done` follows when the products of the step before are done."""
     slot, k, size = work.ring.slot(count), work.contract.k, work.atom.k
     tiled = contract_layouts(b, work.found.product)[0]
     with b.aside() as making:
@@ -208,7 +213,7 @@ def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released
     multiply = _multiply(b, work, slot, step, _Terms(part * size, (), rows))
     body: Body = (
         WarpgroupWait(parts - 1),
-        *((If((at_least(part, parts - 1),), released),) if released else ()),
+        *((If((at_least(part, parts - 1),), done),) if done else ()),
         *each, WarpgroupFence(), multiply, WarpgroupCommit(),
     )  # fmt: skip
     for statement in first:

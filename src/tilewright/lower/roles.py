@@ -27,7 +27,8 @@ from tilewright.kernel.ops import (
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import EXCHANGE
 from tilewright.lower.grid import Grid
-from tilewright.poly.expr import Expr, equal, less
+from tilewright.lower.turns import first_turn
+from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.schedule.plan import Roles
 from tilewright.schedule.roles import GROUP_WARPS
 
@@ -42,6 +43,7 @@ def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
     drain = (If(one, (BulkWait(0),)),) if any(_stores(b)) else ()
     total = roles.consumers + 1
+    work = grid.alternate(body, b.role, roles.consumers) if roles.pingpong else grid.wrap(body)
     return (
         *grid.head,
         Decode(V("warp"), ((b.role, V(total)), (b.role_warp, V(GROUP_WARPS)))),
@@ -55,9 +57,13 @@ def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
         ),
         If(
             (less(b.role, roles.consumers),),
-            (*_registers(roles, copies=False), *b.computing, *grid.wrap(body), *drain),
+            (
+                *_registers(roles, copies=False), *b.computing, *first_turn(b, roles), *work,
+                *drain,
+            ),
         ),
-    )
+        *((ClusterArrive("the peers' phases live until here"), ClusterWait()) if b.shares else ()),
+    )  # fmt: skip
 
 
 def _copying(b: Builder, grid: Grid, one: Guard) -> Body:
@@ -75,9 +81,9 @@ def _ready(b: Builder) -> Body:
     return ClusterArrive(note), ClusterWait()
 
 
-def meeting(roles: Roles, warp_size: int) -> Callable[[str], NamedBarrier]:
-    """Barriers of the warps that compute."""
-    threads = roles.consumers * GROUP_WARPS * warp_size
+def meeting(b: Builder) -> Callable[[str], NamedBarrier]:
+    """Barriers of the warps that compute a tile."""
+    threads = b.plan.warps * b.plan.warp_size
     return lambda note: NamedBarrier(V(EXCHANGE), threads, note=note)
 
 

@@ -45,7 +45,8 @@ class Hardware:
     """Warp width and count, the MMA atom, pipeline slots; None leaves the choice to the policy.
 
     `specialize` gives warps roles (a warpgroup that copies, others that multiply) or does not.
-    `split_k` blocks of a cluster share the terms of each tile of a product with roles.
+    `cluster` neighbouring blocks load the operand that they share for each other; in `pingpong`
+    two warpgroups have tiles of their own, in turns. `split_k` blocks of a cluster share the terms of each tile of a product with roles.
     """
 
     threads_per_wave: int | None = None
@@ -53,6 +54,8 @@ class Hardware:
     mma_type: str | None = None
     stages: int | None = None
     specialize: bool | None = None
+    cluster: int | None = None
+    pingpong: bool | None = None
     split_k: int | None = None
     span: Span | None = None
 

@@ -20,7 +20,8 @@ from tilewright.schedule.roles import Pipelined, Shape, choose_roles
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 
-PANEL_BYTES = 128 * 64  # of 64 rows of an output on their way through shared memory
+STRIP = 64  # rows of an output that leave together
+PANEL_BYTES = 128 * STRIP  # of such rows on their way through shared memory, at the most
 PANELS = 2  # of each consumer: one is filled while the copy engine reads the other
 RESERVED = 1024  # bytes for barriers and alignment
 MOST_STAGES = 8
@@ -78,14 +79,16 @@ def _plan(
     }
     rows, columns = contract.m or "", contract.n or ""
     slot = sum(axes[a].tile * found.tile_k * r.type.dtype.bytes for r, a in found.copied)
-    kept = (roles.consumers * PANELS * PANEL_BYTES) * _output_kinds(graph)
+    parts = hardware.split_k or 1
+    widest = max(op.type.dtype.bytes for op in _writes(graph))
+    panel = min(PANEL_BYTES, STRIP * axes[columns].tile // parts * widest)
+    kept = (roles.consumers * PANELS * panel) * _output_kinds(graph)
     room = target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
     stages = hardware.stages or min(MOST_STAGES, room // slot)
     if stages < 2:
         return f"shared memory holds {stages} slots of {slot} bytes"
     plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
     steps = axes[loop.axis].steps
-    parts = hardware.split_k or 1
     if found.ragged is not None and parts > 1:
         return f"the products of {found.ragged.groups} groups are not split along {loop.axis}"
     if found.ragged is not None:
@@ -94,7 +97,7 @@ def _plan(
     if arrange or parts > 1:
         grid = arrange(plain) if arrange else plain
     else:
-        grid = _raster(plain, axes, rows, columns, steps, target)
+        grid = _raster(plain, axes, (rows, columns), steps, hardware, target)
     if problem := _ring_problem(grid, steps, stages):
         if arrange:
             return problem
@@ -103,7 +106,7 @@ def _plan(
     copied = {read.id for read, _ in found.copied}
     plan = Plan(
         axes=axes,
-        warps=4 * roles.consumers,
+        warps=4 if roles.pingpong else 4 * roles.consumers,
         warp_size=target.warp_size,
         order=contiguity_order(graph),
         grid=grid,
@@ -125,8 +128,11 @@ def _loop(graph: Graph, roles: Roles) -> ops.Iterate:
 
 def _output_kinds(graph: Graph) -> int:
     """Kinds of panels that outputs leave through: those of one kind share them."""
-    writes = [op for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)]
-    return max(1, len({(w.type.dtype.name, w.type.axes[-1]) for w in writes}))
+    return max(1, len({(w.type.dtype.name, w.type.axes[-1]) for w in _writes(graph)}))
+
+
+def _writes(graph: Graph) -> list[ops.WriteOp]:
+    return [op for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)]
 
 
 def _exchanged(graph: Graph, axes: Mapping[str, AxisPlan]) -> int:
@@ -164,29 +170,63 @@ def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipe
 # ---------------------------------------------------------------- the order of the tiles
 
 
-def _slots(
-    plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph: Graph
-) -> GridPlan:
+def _slots(plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph: Graph) -> GridPlan:
     """As many tiles of rows as groups can need, the slowest counter: those that the data has come
     first, and one group's follow one another."""
     tile = axes[ragged.axis].tile
     count = ragged.slots(graph.axes[ragged.axis], graph.axes[ragged.groups], tile)
     rest = tuple(leaf for leaf in plain.order if leaf != ragged.axis)
-    return replace(
-        plain, extents={**plain.extents, ragged.axis: count}, order=(ragged.axis, *rest)
-    )
+    return replace(plain, extents={**plain.extents, ragged.axis: count}, order=(ragged.axis, *rest))
 
 
 def _raster(
-    plain: GridPlan, axes: Mapping[str, AxisPlan], rows: str, columns: str, steps: Expr,
-    target: Target,
+    plain: GridPlan, axes: Mapping[str, AxisPlan], sides: tuple[str, str], steps: Expr,
+    hardware: Hardware, target: Target,
 ) -> GridPlan:  # fmt: skip
     """Persistent blocks through groups of rows or columns of tiles, so that operands stay in L2."""
+    first = _walked(plain, *sides)
+    walked = first, _walked(plain, sides[1], first)
+    if not set(walked) <= plain.extents.keys():
+        return _in_turns(plain, steps, target)
+    tiles = {counter: axes[axis].tile for counter, axis in zip(walked, sides, strict=True)}
     grid = plain
-    best = _best_group(plain, axes, rows, columns, target.multiprocessors)
+    if (hardware.cluster or 1) > 1:
+        grid, tiles = _clustered(plain, tiles, hardware)
+    best = _best_group(grid, tiles, target.multiprocessors // grid.cluster)
     if best is not None and best.factor > 1:
-        grid = grid.swizzled(best.axis, best.over, best.factor)
+        grid = _clusters_last(grid.swizzled(best.axis, best.over, best.factor))
     return _in_turns(grid, steps, target)
+
+
+def _clustered(
+    plain: GridPlan, tiles: Mapping[str, int], hardware: Hardware
+) -> tuple[GridPlan, Mapping[str, int]]:
+    """Neighbours along the side of the smaller tiles run together, and share the larger operand.
+
+    Also the tiles' sizes by the counters that are left of both sides.
+    """
+    cluster = hardware.cluster or 1
+    by_size = sorted(tiles, key=lambda counter: tiles[counter])
+    whole = [c for c in by_size if plain.extents[c].is_const]
+    along = next((c for c in whole if plain.extents[c].const % cluster == 0), None)
+    if along is None:
+        counts = " and ".join(f"{plain.extents[c]} along {c}" for c in tiles)
+        raise ConstraintError(
+            f"tiles of {counts} do not make clusters of {cluster}",
+            span=hardware.span,
+            expected=f"along one side a number of tiles that {cluster} divides",
+            mend="leave cluster out, or change the tiles",
+        )
+    pack = f"{along}_pack"
+    grid = plain.split(along, cluster, pack, f"{along}_peer")
+    grid = _clusters_last(grid.bind(f"{along}_peer", GridPlace.CLUSTER))
+    return grid, {pack if c == along else c: n * (cluster if c == along else 1)
+                  for c, n in tiles.items()}  # fmt: skip
+
+
+def _clusters_last(grid: GridPlan) -> GridPlan:
+    peers = tuple(d for d in grid.order if grid.place(d) is GridPlace.CLUSTER)
+    return grid.reorder((*(d for d in grid.order if d not in peers), *peers))
 
 
 def _in_turns(grid: GridPlan, steps: Expr, target: Target) -> GridPlan:
@@ -194,15 +234,16 @@ def _in_turns(grid: GridPlan, steps: Expr, target: Target) -> GridPlan:
     extents = grid.extents.values()
     if not all(e.is_const for e in (*extents, steps)):
         return grid
-    if prod(e.const for e in extents) <= target.multiprocessors:
+    blocks = target.multiprocessors // grid.cluster
+    if prod(e.const for e in extents) <= blocks * grid.cluster:
         return grid
-    return persistent(grid, target.multiprocessors)
+    return persistent(grid, blocks)
 
 
 def persistent(grid: GridPlan, blocks: int) -> GridPlan:
-    """All tiles in one counter, which `blocks` blocks go through in turns."""
-    whole = grid.order[0]
-    for leaf in grid.order[1:]:
+    """All tiles in one counter, which `blocks` blocks (or clusters) go through in turns."""
+    whole, *rest = (d for d in grid.order if grid.place(d) is not GridPlace.CLUSTER)
+    for leaf in rest:
         merged = f"{whole}*{leaf}"
         grid = grid.merge(whole, leaf, merged)
         whole = merged
@@ -218,21 +259,16 @@ class _Group:
     factor: int
 
 
-def _best_group(
-    plain: GridPlan, axes: Mapping[str, AxisPlan], rows: str, columns: str, blocks: int
-) -> _Group | None:
+def _best_group(grid: GridPlan, tiles: Mapping[str, int], blocks: int) -> _Group | None:
     """The group for which the blocks that run together read the fewest rows and columns.
 
-    It divides the tiles, so that no turn is empty; open extents are grouped with guards.
+    `tiles` gives the size of a tile along the counters of both sides. The group divides the
+    tiles, so that no turn is empty; open extents are grouped with guards.
     """
     best: tuple[int, _Group] | None = None
-    first = _walked(plain, rows, columns)
-    second = _walked(plain, columns, first)
-    if not {first, second} <= plain.extents.keys():
-        return None
-    tiles = {first: axes[rows].tile, second: axes[columns].tile}
-    for axis, over in ((first, second), (second, first)):
-        count = plain.extents[axis]
+    extents = grid.all_extents()
+    for axis, over in (tuple(tiles), tuple(tiles)[::-1]):
+        count = extents[axis]
         factors = range(1, blocks + 1) if count.is_const else (8,)
         for factor in factors:
             if count.is_const and count.const % factor:

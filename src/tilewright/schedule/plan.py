@@ -98,6 +98,9 @@ class Roles:
     `loop` is the loop whose operands are copied ahead, `product` its contraction; `consumers`
     counts the other warpgroups. A role's threads have so many registers each.
 
+    In `pingpong` each consumer computes whole tiles of its own, in turns, so that one's epilogue
+    runs while the other multiplies; otherwise they share every tile.
+
     With `parts`, so many blocks of a cluster compute one tile: each takes its turns of the steps,
     for the whole tile by `instruction`, then gives every other its part of the sums.
     """
@@ -108,6 +111,7 @@ class Roles:
     producer_registers: int
     consumer_registers: int
     parts: int = 1
+    pingpong: bool = False
     instruction: str = ""
 
 

@@ -23,6 +23,7 @@ from tilewright.target.model import MmaAtom, Scope, Source, Target
 
 GROUP_WARPS = 4  # warps of a warpgroup
 MOST_CONSUMERS = 3
+PINGPONG = 2  # consumers that take turns
 ACCUMULATORS = {1: 128, 2: 200, 3: 120}  # 32-bit registers of a thread, by consumer warpgroups
 HELD = {1: 208, 2: 200, 3: 128}  # the same, of all values that the loop holds
 PRODUCER_REGISTERS = {1: 56, 2: 40, 3: 32}
@@ -189,7 +190,9 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
         k, ROW_BYTES // max(r.type.dtype.bytes for r in reads)
     )
     sets = _sets(case, m, n)
-    groups = _consumers(tile_m, tile_n, sets, _operand_words(rows_from, step, first.dtype.bytes))
+    words = _operand_words(rows_from, step, first.dtype.bytes)
+    alone = bool(case.hardware.pingpong)
+    groups = _consumers(tile_m, tile_n, sets, words, alone=alone)
     if groups is None:
         held = f", {sets} at once" if sets > 1 else ""
         return f"tiles of {tile_m} by {tile_n}{held} do not suit warpgroups"
@@ -203,15 +206,13 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
         return f"{instruction} multiplies {first.dtype} tiles of {tile_m} by {tile_n}"
     if step % atom.k or not all(_fills_rows(step * r.type.dtype.bytes) for r in reads):
         return f"steps of {step} terms do not fill rows of shared memory"
-    count = down * along
-    what = "one warpgroup copies, " + (
-        "one multiplies" if count == 1 else f"{count} multiply, {down} by {along} of them"
-    )
+    count = PINGPONG if alone else down * along
+    what = "one warpgroup copies, " + _shared_work(count, down, along, alone=alone)
     lhs_is_a = rows_from is found.lhs
     plan = ContractPlan(atom.name, m, n, k, lhs_is_a, f"{atom.name}; {what}")
     roles = Roles(
         found.loop.id, found.product.id, count, PRODUCER_REGISTERS[count],
-        CONSUMER_REGISTERS[count],
+        CONSUMER_REGISTERS[count], pingpong=alone,
     )  # fmt: skip
     warps = {a: w for a, w in ((m, GROUP_WARPS * down), (n, along)) if w > 1}
     copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
@@ -253,12 +254,21 @@ def _operand_words(factor: Factor, step: int, size: int) -> int:
     return step * 64 * sizes // (GROUP_WARPS * 32 * 4)
 
 
-def _consumers(m: int, n: int, sets: int, operand: int) -> tuple[int, int] | None:
-    """How many consumer warpgroups share rows and columns; None where none can."""
+def _shared_work(count: int, down: int, along: int, *, alone: bool) -> str:
+    if alone:
+        return f"{count} multiply, a tile each in turns"
+    return "one multiplies" if count == 1 else f"{count} multiply, {down} by {along} of them"
+
+
+def _consumers(m: int, n: int, sets: int, operand: int, *, alone: bool) -> tuple[int, int] | None:
+    """How many consumer warpgroups share rows and columns, one where each is `alone` with a tile;
+    None where none can."""
     if m % 64 or n % 8 or n > BOX or m > BOX:
         return None
     strips = m // 64
     budget = ACCUMULATORS if sets == 1 and not operand else HELD
+    if alone:
+        return (1, 1) if strips * (sets * (n // 2) + operand) <= budget[PINGPONG] else None
     for down in sorted((d for d in range(1, MOST_CONSUMERS + 1) if strips % d == 0), reverse=True):
         if strips // down * (sets * (n // 2) + operand) <= budget[down]:
             return down, 1

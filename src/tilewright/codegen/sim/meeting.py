@@ -95,7 +95,7 @@ class PhaseBarrier:
         return f"phase {self.phase} of {self.name}: " + " and ".join(missing)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Meeting:
     """A barrier of `threads` threads. `over` has what each generation's arrivals released."""
 
