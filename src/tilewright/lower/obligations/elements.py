@@ -19,25 +19,20 @@ from dataclasses import replace
 
 from tilewright.kernel.async_ops import BulkLoad, BulkStore, TileRef, WarpgroupMma
 from tilewright.kernel.ops import (
-    Apply,
     Assign,
     AsyncCopy,
-    Cast,
-    LaneXor,
     Load,
     Mma,
-    Over,
-    Read,
     Reduce,
     RegRef,
     Store,
-    Value,
 )
-from tilewright.lower.obligations.accesses import VECTOR
+from tilewright.lower.obligations.accesses import VECTOR, accesses
 from tilewright.lower.obligations.bulk_boxes import (
     DEPTH,
     ROW,
     box_of,
+    bulk_accesses,
     in_tensor,
     inside,
     tile_access,
@@ -46,8 +41,10 @@ from tilewright.lower.obligations.bulk_turns import apart, turns
 from tilewright.lower.obligations.bulk_unwritten import untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
+from tilewright.lower.obligations.holdings import added, sources, vector, written
 from tilewright.lower.obligations.scope import Program, Site
-from tilewright.lower.obligations.tracing import Wanted
+from tilewright.lower.obligations.tracing import Wanted, either_lane
+from tilewright.lower.obligations.unwritten import written_in_turn
 from tilewright.lower.obligations.writers import writers, writes_to
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.poly.layout import Place
@@ -99,8 +96,8 @@ class _Walk:
         self.roles = bool(program.kernel.phases)
 
     def from_store(self, site: Site, store: Store) -> Result:
-        index = _vector(store.dst.index, store.axis, store.width)
-        ref = _vector(store.src.index, -1, store.width)
+        index = vector(store.dst.index, store.axis, store.width)
+        ref = vector(store.src.index, -1, store.width)
         exprs = (*store.dst.index, *store.src.index, *(c.expr for c in store.guard))
         where = domain(self.program.kernel, site.frame, exprs, store.over, ("thread",))
         dims = {d.name: d for d in (*where.dims, Dim.of(VECTOR, store.width))}
@@ -119,9 +116,9 @@ class _Walk:
         declared, box = found
         exprs = (*store.coordinates, *store.src.index)
         where = domain(self.program.kernel, site.frame, exprs, store.over, ("thread",))
-        at = in_tensor(declared, _sum(store.coordinates, box.position))
+        at = in_tensor(declared, added(store.coordinates, box.position))
         wanted = Wanted(
-            _sum(store.src.index, box.steps), dict(zip(self.axes[tensor.name], at, strict=True)),
+            added(store.src.index, box.steps), dict(zip(self.axes[tensor.name], at, strict=True)),
             {d.name: d for d in (*where.dims, *box.dims)},
             (*where.guard, *inside(at, tensor.shape)), where.thread, site.frame, {},
             not where.inexact,
@@ -179,7 +176,7 @@ class _Walk:
                 counted = {r.axis: r.coordinate for r in statement.reduces}
                 inside = tuple(less(r.coordinate, r.extent) for r in statement.reduces)
         fault = None
-        for ref, mask in _sources(statement.value).items():
+        for ref, mask in sources(statement.value).items():
             exprs = (*ref.index, *counted.values())
             there = wanted.at(
                 self.program, site, over, statement.dst.index, exprs, same_thread=not mask,
@@ -187,7 +184,7 @@ class _Walk:
             )  # fmt: skip
             there = there.under(*(c.substitute(there.now) for c in inside))
             if mask:
-                there = _either_lane(wanted, there, mask, self.suffix())
+                there = either_lane(wanted, there, mask, self.suffix())
             own = dict(zip(counted, there.mapped(counted.values()), strict=True))
             there = replace(there, ref=there.mapped(ref.index), tags={**there.tags, **own})
             fault = fault or self.register(there, ref.name)
@@ -279,10 +276,10 @@ class _Walk:
         if load.indirect:
             return None
         exprs = (*load.src.index, *(c.expr for c in load.guard))
-        dst = _vector(load.dst.index, -1, load.width)
+        dst = vector(load.dst.index, -1, load.width)
         over = (*load.over, (VECTOR, load.width))
         there = wanted.at(self.program, site, over, dst, exprs, suffix=self.suffix())
-        index = there.mapped(_vector(load.src.index, load.axis, load.width))
+        index = there.mapped(vector(load.src.index, load.axis, load.width))
         guard = tuple(c.substitute(there.now) for c in load.guard)
         if load.src.name in self.axes:
             return self.reached(there, load.src.name, index, guard)
@@ -305,7 +302,7 @@ class _Walk:
             link = turns(self.program, read, site)
             if isinstance(link, str):
                 return Unknown(f"the turns of the roles do not correspond: {link}")
-            index, exprs, over = self.written(site)
+            index, exprs, over = written(self.program.kernel, site)
             if not index or not self.enter(site):
                 continue
             for there in wanted.across(
@@ -315,8 +312,12 @@ class _Walk:
                     return fault
         if others:
             return None
-        for write in writers(self.program.sites, read, name):
-            index, exprs, over = self.written(write.site)
+        found = list(writers(self.program.sites, read, name))
+        plain = self.roles and found and all(w.loop is None for w in found)
+        if plain and not self.in_turn(read, name):
+            return Unknown(f"{name} is read in a turn that does not write it")
+        for write in found:
+            index, exprs, over = written(self.program.kernel, write.site)
             if not index or not self.enter(write.site):
                 continue
             there = wanted.at(
@@ -334,34 +335,25 @@ class _Walk:
                 return fault
         return None
 
-    def written(self, site: Site) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Over]:
-        """The elements that a write fills, what else it uses, and its digits; empty: not plain."""
-        match site.statement:
-            case Store() | AsyncCopy() as s:
-                axis = s.axis if isinstance(s, Store) else s.dst_axis
-                exprs = (*s.src.index, *(c.expr for c in s.guard))
-                return _vector(s.dst.index, axis, s.width), exprs, (*s.over, (VECTOR, s.width))
-            case BulkLoad() as s if found := box_of(self.program.kernel, s):
-                _, box = found
-                digits = tuple((d.name, d.extent.const) for d in box.dims)
-                return _sum(s.dst.index, box.steps), s.coordinates, (*s.over, *digits)
-            case _:
-                return (), (), ()
+    def in_turn(self, read: Site, name: str) -> bool:
+        found = (*accesses(self.program), *bulk_accesses(self.program))
+        own = (a for a in found if a.site is read and a.ref.name == name and not a.writes)
+        return all(written_in_turn(self.program, a, found) for a in own)
 
     def source(self, there: Wanted, site: Site) -> Result | None:
         """What a write put into the elements wanted: `there` is at its points."""
         match site.statement:
             case Store() as s:
                 guard = tuple(c.substitute(there.now) for c in s.guard)
-                ref = there.mapped(_vector(s.src.index, -1, s.width))
+                ref = there.mapped(vector(s.src.index, -1, s.width))
                 return self.register(replace(there, ref=ref).under(*guard), s.src.name)
             case AsyncCopy() as s if s.src.name in self.axes:
                 guard = tuple(c.substitute(there.now) for c in s.guard)
-                index = there.mapped(_vector(s.src.index, s.src_axis, s.width))
+                index = there.mapped(vector(s.src.index, s.src_axis, s.width))
                 return self.reached(there, s.src.name, index, guard)
             case BulkLoad() as s if found := box_of(self.program.kernel, s):
                 declared, box = found
-                at = in_tensor(declared, _sum(s.coordinates, box.position))
+                at = in_tensor(declared, added(s.coordinates, box.position))
                 if declared.tensor in self.axes:
                     return self.boxed(there, declared.tensor, there.mapped(at))
             case _:
@@ -437,10 +429,6 @@ def _target(program: Program, store: BulkStore) -> str:
     return "" if declared is None else declared.tensor
 
 
-def _sum(one: Sequence[Expr], two: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(a + b for a, b in zip(one, two, strict=True))
-
-
 def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
     if not wanted.exact:
         return Unknown(f"maybe {text}")
@@ -450,46 +438,3 @@ def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) ->
     at = tuple((n, v) for n, v in known.items() if "#" not in n and n not in dict(point.symbols))
     witness = Witness(element, point.symbols, (point.values,))
     return Refuted(text, witness, (instance_text(at, point.symbols),))
-
-
-def _vector(index: tuple[Expr, ...], axis: int, width: int) -> tuple[Expr, ...]:
-    """The index of each element of a vector along an axis."""
-    if width == 1:
-        return index
-    along = axis % len(index)
-    return tuple(e + VECTOR if i == along else e for i, e in enumerate(index))
-
-
-def _sources(value: Value) -> dict[RegRef, int]:
-    """The registers that a value reads, with the bit of the lane number in which the lanes may
-    differ: 0 for the own lane alone."""
-    match value:
-        case Read(ref=ref):
-            return {ref: 0}
-        case LaneXor(ref=ref, mask=mask) if mask & (mask - 1) == 0:
-            return {ref: mask}
-        case Apply(args=args):
-            found: dict[RegRef, int] = {}
-            for argument in args:
-                for ref, mask in _sources(argument).items():
-                    found[ref] = found.get(ref, 0) | mask
-            return found
-        case Cast(value=inner):
-            return _sources(inner)
-        case _:
-            return {}
-
-
-def _either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wanted:
-    """The thread of `there` is that of `wanted`, or the one whose number differs in one bit."""
-    thread = there.thread
-    if wanted.thread is None or thread is None:
-        return replace(there, exact=False)
-    high, one, two, low = (f"lane {part}{suffix}" for part in ("high", "bit", "other", "low"))
-    dims = {n: Dim.of(n, size) for n, size in ((high, 1 << 10), (one, 2), (two, 2), (low, mask))}
-    rest = Expr.of(high) * (2 * mask) + low
-    there = replace(there, dims={**there.dims, **dims})
-    return there.under(
-        equal(there.resolved(wanted.thread), rest + Expr.of(one) * mask),
-        equal(thread, rest + Expr.of(two) * mask),
-    )

@@ -220,3 +220,18 @@ def _common(one: Frame, two: Frame, turn: Loop | None) -> tuple[Loop, ...]:
         if isinstance(a, Loop):
             loops.append(a)
     return tuple(loops)
+
+
+def either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wanted:
+    """The thread of `there` is that of `wanted`, or the one whose number differs in one bit."""
+    thread = there.thread
+    if wanted.thread is None or thread is None:
+        return replace(there, exact=False)
+    high, one, two, low = (f"lane {part}{suffix}" for part in ("high", "bit", "other", "low"))
+    dims = {n: Dim.of(n, size) for n, size in ((high, 1 << 10), (one, 2), (two, 2), (low, mask))}
+    rest = Expr.of(high) * (2 * mask) + low
+    there = replace(there, dims={**there.dims, **dims})
+    return there.under(
+        equal(there.resolved(wanted.thread), rest + Expr.of(one) * mask),
+        equal(thread, rest + Expr.of(two) * mask),
+    )

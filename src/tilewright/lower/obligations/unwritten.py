@@ -54,6 +54,17 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
             yield Obligation(Kind.UNWRITTEN, name, result, read.span, read.label)
 
 
+def written_in_turn(program: Program, read: Access, found: Sequence[Access]) -> bool:
+    """Whether all that is read was written in the same turn of the loops around both."""
+    own = [a for a in found if a.writes and a.ref.name == read.ref.name]
+    writes = [_Write(a, points(program, a, ())) for a in own]
+    question = _Question.of(program, read, writes)
+    here = [c for w in writes for c in question.earlier(w, ()) if c.loop is None]
+    if question.needed.inexact or any(c.piece.inexact for c in here):
+        return False
+    return _rest(program, *question.without_common(here)) is None
+
+
 @dataclass(frozen=True, slots=True)
 class _Write:
     """A write, and the points at which it runs."""
