@@ -61,7 +61,7 @@ def parse_kernel(text: str) -> Kernel:
 
     Nesting is by indentation. ``//`` starts a note, which stays with its statement.
     """
-    head, rest = read_lines(text)
+    head, rest = read_lines(text, Line)
     declared, count = read_declared(head, rest)
     types = {d.name: d.dtype for d in (*declared.scalars, *declared.registers)}
     body, stop = _body(rest, count, head.indent, types)

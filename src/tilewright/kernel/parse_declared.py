@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 from tilewright.base.dtypes import DType
 from tilewright.kernel.declared import (
@@ -18,9 +19,10 @@ from tilewright.kernel.declared import (
     Tensor,
     TensorMap,
 )
-from tilewright.kernel.scan import Line
 from tilewright.poly.expr import Constraint
+from tilewright.poly.scan import Line
 
+_Line = TypeVar("_Line", bound=Line)
 _MODES = {mode.value: mode for mode in Mode}
 _WORDS = {"symbol", "require", "scalar", "shared", "phases", "map", "reg", *_MODES}
 
@@ -30,15 +32,15 @@ def parse_declarations(text: str) -> Declarations:
 
     KernelTextError names the line and what was expected.
     """
-    return read_declared(*read_lines(text))[0]
+    return read_declared(*read_lines(text, Line))[0]
 
 
-def read_lines(text: str) -> tuple[Line, list[Line]]:
+def read_lines(text: str, kind: type[_Line]) -> tuple[_Line, list[_Line]]:
     """The first line with content, and those that follow."""
-    lines = [Line(number, line) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [kind(number, line) for number, line in enumerate(text.split("\n"), 1)]
     lines = [line for line in lines if line.tokens]
     if not lines:
-        Line(1, "").fail("a line that starts with 'kernel'")
+        kind(1, "").fail("a line that starts with 'kernel'")
     return lines[0], lines[1:]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
+from typing import TYPE_CHECKING
+
 from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term
+
+if TYPE_CHECKING:
+    from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
 
 
 def show_over(over: Over, along: Over = ()) -> str:
