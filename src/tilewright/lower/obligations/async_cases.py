@@ -1,0 +1,274 @@
+"""Which executions stand for all executions of a kernel.
+
+Blocks. Only the loops, guards and places that depend on a block's number tell blocks apart; all
+else is the same program. Clusters whose `_signature` of these is the same are one case.
+
+Sizes. What is known at launch only stands in the skeleton as variables, each with a least value;
+each is given every value from there up to a bound, in every combination. (Values that no launch
+can have together prove more than is needed; a fault among them has to be found again at real
+sizes.) The bound: let each loop that such a variable ends have left out turns (see
+`async_repeats`, `stable`) in the execution with value n, by rounds of q turns, q a multiple of
+the period of the variable itself. The execution with n + q turns begins alike, for no decision up
+to the repeated state depends on the end; it leaves out one round more, and ends alike. So from
+where q values in a row have done so, all larger values are proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import lcm, prod
+
+from tilewright.kernel.ops import Decode
+from tilewright.kernel.ranges import Interval, interval
+from tilewright.lower.obligations.async_periods import Periods, walked
+from tilewright.lower.obligations.async_repeats import Repeats, constant
+from tilewright.lower.obligations.async_run import Run, decode
+from tilewright.lower.obligations.async_skeleton import (
+    DecodeStep,
+    IfStep,
+    LoopStep,
+    PlainStep,
+    Skeleton,
+    Step,
+    cells_of,
+)
+from tilewright.lower.obligations.async_state import FaultError
+from tilewright.lower.obligations.async_values import Env, Lanes, OpenError
+from tilewright.poly.expr import Expr
+
+_MOST_RUNS = 400
+_MOST_KINDS = 24  # of blocks
+_MOST_CLUSTERS = 4096
+_MOST_TRACE = 20_000
+
+
+@dataclass(eq=False, slots=True)
+class Findings:
+    """What the executions showed. `counts` are the arrivals and bytes of the phases of an array."""
+
+    runs: int = 0
+    counts: dict[str, set[tuple[int, int]]] = field(default_factory=dict[str, set[tuple[int, int]]])
+
+    def add(self, run: Run) -> None:
+        self.runs += 1
+        if self.runs > _MOST_RUNS:
+            raise OpenError(f"more than {_MOST_RUNS} executions would have to be looked at")
+        for name, counts in run.barriers.counts.items():
+            self.counts.setdefault(name, set()).update(counts)
+
+
+class CaseError(Exception):
+    """A fault, and the sizes and the first block of the execution that shows it."""
+
+    def __init__(self, fault: FaultError, sizes: Mapping[str, int], first: int) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+        self.sizes = dict(sizes)
+        self.first = first
+
+
+def execute(skeleton: Skeleton) -> Findings:
+    """Execute what stands for all executions. CaseError at a fault; OpenError where none does."""
+    periods = Periods.in_(skeleton)
+    findings = Findings()
+    for first in _first_blocks(skeleton):
+        _Sizes(skeleton, periods, findings, first).settle(tuple(sorted(skeleton.sizes)), {})
+    return findings
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a set of executions showed: loops executed wholly, and rounds that were left out."""
+
+    whole: frozenset[str]
+    jumped: Mapping[str, frozenset[int]]
+
+    def join(self, other: _Seen) -> _Seen:
+        names = self.jumped.keys() | other.jumped.keys()
+        none = frozenset[int]()
+        jumped = {n: self.jumped.get(n, none) | other.jumped.get(n, none) for n in names}
+        return _Seen(self.whole | other.whole, jumped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The executions of one cluster, for all sizes."""
+
+    skeleton: Skeleton
+    periods: Periods
+    findings: Findings
+    first: int
+
+    def settle(self, open_: Sequence[str], known: Mapping[str, int]) -> _Seen:
+        if not open_:
+            return self._run(known)
+        name, rest = open_[0], open_[1:]
+        bounds = self._bounds(name)
+        value = max(bounds.low or 0, 0)
+        settled = 0
+        result = _Seen(frozenset(), {})
+        while bounds.high is None or value <= bounds.high:
+            seen = self.settle(rest, {**known, name: value})
+            result = result.join(seen)
+            round_ = self._round(name, seen)
+            settled = settled + 1 if round_ else 0
+            if round_ and settled >= round_ and self._stays(name, value):
+                break
+            value += 1
+        return result
+
+    def _run(self, known: Mapping[str, int]) -> _Seen:
+        run = Run(self.skeleton, self.first, known)
+        repeats = Repeats(self.periods, stable=bool(known))
+        try:
+            run.run(repeats.after_round)
+        except FaultError as fault:
+            raise CaseError(fault, known, self.first) from fault
+        self.findings.add(run)
+        jumped = {name: frozenset(turns) for name, turns in repeats.jumped.items()}
+        return _Seen(frozenset(run.whole), jumped)
+
+    def _bounds(self, name: str) -> Interval:
+        ranges = {
+            s.name: Interval(-(-s.low // s.multiple) * s.multiple, None)
+            for s in self.skeleton.kernel.symbols
+        }
+        return interval(self.skeleton.sizes[name], ranges)
+
+    def _round(self, name: str, seen: _Seen) -> int:
+        """By how much the value may grow with the same outcome; 0 where nothing says so."""
+        loops = [
+            s for s in walked(self.skeleton.body)
+            if isinstance(s, LoopStep) and name in s.values["extent"].names
+        ]  # fmt: skip
+        round_ = self.periods.of.get(name)
+        if round_ is None or not loops:
+            return 0
+        for loop in loops:
+            extent = loop.values["extent"].expr
+            if loop.var in seen.whole or (extent - name).variables():
+                return 0
+            for turns in seen.jumped.get(loop.var, frozenset()):
+                round_ = lcm(round_, turns)
+        return round_
+
+    def _stays(self, name: str, value: int) -> bool:
+        """Whether guards on the value alone are the same for all larger ones."""
+        counters = {s.var for s in walked(self.skeleton.body) if isinstance(s, LoopStep)}
+        ranges = {name: Interval(value, None)}
+        return all(
+            constant(c, ranges)
+            for c in self.periods.guards.get(name, ())
+            if not c.expr.variables() & counters
+        )
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def _first_blocks(skeleton: Skeleton) -> Iterator[int]:
+    """The first block of one cluster of each kind."""
+    kernel = skeleton.kernel
+    marked = _by_block(skeleton)
+    if not marked & _names(skeleton.body):
+        yield 0
+        return
+    if not all(extent.is_const for extent in kernel.grid) or skeleton.sizes:
+        raise OpenError(f"blocks differ in {', '.join(sorted(marked & _names(skeleton.body)))}")
+    clusters = prod(extent.const for extent in kernel.grid) // kernel.cluster
+    if clusters > _MOST_CLUSTERS:
+        raise OpenError(f"{clusters} clusters of blocks may all differ")
+    kinds: dict[object, int] = {}
+    for cluster in range(clusters):
+        first = cluster * kernel.cluster
+        kinds.setdefault(_signature(skeleton, first, marked), first)
+    for number, first in enumerate(kinds.values()):
+        if number >= _MOST_KINDS:
+            raise OpenError(f"blocks do {len(kinds)} different things")
+        yield first
+
+
+def _by_block(skeleton: Skeleton) -> frozenset[str]:
+    """Variables that may differ from cluster to cluster."""
+    marked = {"block"}
+    for step in walked(skeleton.body):
+        if isinstance(step, DecodeStep) and isinstance(step.statement, Decode):
+            source, digits = step.statement.source, step.statement.digits
+            if not source.variables() & marked:
+                continue
+            below = 1 if source == Expr.of("block") else 0
+            for name, extent in reversed(digits):
+                below = below * extent.const if extent.is_const else 0
+                if not below or skeleton.kernel.cluster % below:
+                    marked.add(name)
+    return frozenset(marked)
+
+
+def _own_names(step: Step) -> frozenset[str]:
+    names = {n for cell in cells_of(step) for n in cell.names}
+    match step:
+        case DecodeStep():
+            return frozenset()
+        case IfStep():
+            names.update(step.condition.names)
+        case PlainStep():
+            for touch in step.touches:
+                names.update(touch.guard.names)
+        case _:
+            pass
+    return frozenset(names)
+
+
+def _names(body: tuple[Step, ...]) -> frozenset[str]:
+    return frozenset[str]().union(*(_own_names(step) for step in walked(body)))
+
+
+def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object:
+    """What a cluster does otherwise than others: its turns, guards and places."""
+    kernel = skeleton.kernel
+    found: list[object] = []
+    names = {id(s): _own_names(s) for s in walked(skeleton.body)}
+    inside = {
+        id(s): bool(marked & _names((s,))) for s in walked(skeleton.body)
+        if isinstance(s, LoopStep | IfStep)
+    }  # fmt: skip
+
+    def trace(body: tuple[Step, ...], env: Env) -> None:
+        for step in body:
+            if len(found) > _MOST_TRACE:
+                raise OpenError("blocks differ in too many turns")
+            match step:
+                case DecodeStep():
+                    decode(step, env)
+                case LoopStep():
+                    if inside[id(step)]:
+                        turns = step.values["extent"].number(env, "the extent of a loop")
+                        found.append(turns)
+                        for turn in range(turns):
+                            trace(step.body, Env({**env, step.var: turn}))
+                case IfStep():
+                    if inside[id(step)]:
+                        if marked & names[id(step)]:
+                            holds = step.condition(env)
+                            found.append(holds)
+                            if not holds:
+                                continue
+                        trace(step.body, Env(env))
+                case _:
+                    if marked & names[id(step)]:
+                        cells = [c for c in cells_of(step) if marked & set(c.names)]
+                        values = [c(env) for c in cells]
+                        found.extend(v.values if isinstance(v, Lanes) else v for v in values)
+
+    for rank in range(kernel.cluster):
+        env = Env()
+        env["block"] = first + rank
+        try:
+            trace(skeleton.body, env)
+        except OpenError:
+            return first
+    return tuple(found)

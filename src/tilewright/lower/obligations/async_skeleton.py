@@ -1,0 +1,417 @@
+"""The part of a kernel that orders its agents: what an execution of its synchronisation reads.
+
+Kept are the asynchronous statements, barriers, accesses of shared memory, and whatever touches
+registers of warpgroup instructions, with the loops, guards and decodes that these need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tilewright.base.spans import Span
+from tilewright.kernel.async_ops import (
+    Arrive,
+    AsyncStatement,
+    BulkLoad,
+    BulkStore,
+    NamedBarrier,
+    PhaseWait,
+    TileRef,
+    WarpgroupMma,
+)
+from tilewright.kernel.ops import (
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Body,
+    Decode,
+    If,
+    Kernel,
+    Load,
+    Loop,
+    MemRef,
+    Statement,
+    Store,
+    When,
+    walk,
+)
+from tilewright.kernel.refs import Over, RegRef
+from tilewright.kernel.scopes import is_warp_wide, phase_ref
+from tilewright.lower.obligations.async_footprints import (
+    Memory,
+    ThreadFootprint,
+    instances,
+)
+from tilewright.lower.obligations.async_values import Cell, Condition, Env, Value
+from tilewright.lower.obligations.registers import Use, span_of, uses
+from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term
+from tilewright.target.model import MmaAtom, Target
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """A statement, with its expressions ready to evaluate.
+
+    `values` are those of its own that are asked for by name; `index` and `tiles` give places.
+    """
+
+    statement: Statement
+    values: dict[str, Cell] = field(default_factory=dict[str, Cell])
+
+    @property
+    def span(self) -> Span | None:
+        return span_of(self.statement)
+
+    @property
+    def title(self) -> str:
+        note = getattr(self.statement, "note", "")
+        return type(self.statement).__name__ + (f" ({note})" if note else "")
+
+
+@dataclass(eq=False, slots=True)
+class LoopStep(Step):
+    var: str = ""
+    body: tuple[Step, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class IfStep(Step):
+    condition: Condition = field(default_factory=lambda: Condition((), 1))
+    body: tuple[Step, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class DecodeStep(Step):
+    """`digits` are the needed ones, each with the product of the extents below it and its own."""
+
+    digits: tuple[tuple[str, tuple[Cell, ...], Cell | None], ...] = ()
+    kept: dict[object, Value] = field(default_factory=dict[object, Value])
+
+
+@dataclass(eq=False, slots=True)
+class Registers:
+    """A run of registers of a fragment that a statement touches, as bits."""
+
+    use: Use
+    cells: tuple[tuple[Cell, ...], ...]
+    strides: tuple[int, ...]
+
+    @property
+    def fragment(self) -> str:
+        return self.use.ref.name
+
+    def bits(self, env: Env) -> int:
+        result, run = 0, (1 << self.use.count) - 1
+        for index in self.cells:
+            at = sum(
+                c.number(env, "a register") * s for c, s in zip(index, self.strides, strict=True)
+            )
+            result |= run << at if at >= 0 else 0
+        return result
+
+
+@dataclass(eq=False, slots=True)
+class Touch:
+    """An access of shared memory by threads; `whole` where its guard is known for each lane."""
+
+    footprint: ThreadFootprint
+    guard: Condition
+    whole: bool
+    writes: bool
+
+
+@dataclass(eq=False, slots=True)
+class PlainStep(Step):
+    """A statement of threads that touches shared memory, or registers of the matrix unit."""
+
+    touches: tuple[Touch, ...] = ()
+    registers: tuple[Registers, ...] = ()
+    wide: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class BoxStep(Step):
+    """A bulk copy: the index of each instance's box in shared memory, and its elements."""
+
+    buffer: str = ""
+    boxes: tuple[tuple[Cell, ...], ...] = ()
+    elements: int = 0
+    size: int = 0  # bytes of one box
+
+
+@dataclass(eq=False, slots=True)
+class Tile:
+    """A matrix operand in shared memory, of each instance."""
+
+    ref: TileRef
+    index: tuple[tuple[Cell, ...], ...]
+    runs: Mapping[int, int]
+
+
+@dataclass(eq=False, slots=True)
+class MatrixStep(Step):
+    tiles: tuple[Tile, ...] = ()
+    registers: tuple[Registers, ...] = ()
+
+
+def cells_of(step: Step) -> Iterator[Cell]:
+    """Every expression of the step but those of guards."""
+    yield from step.values.values()
+    match step:
+        case BoxStep():
+            for index in step.boxes:
+                yield from index
+        case MatrixStep():
+            for tile in step.tiles:
+                for index in tile.index:
+                    yield from index
+        case PlainStep():
+            for touch in step.touches:
+                yield from touch.footprint.cells
+        case _:
+            pass
+    if isinstance(step, MatrixStep | PlainStep):
+        for registers in step.registers:
+            for index in registers.cells:
+                yield from index
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A kernel's synchronisation. `needed` are the variables that it depends on.
+
+    `sizes` are those of them that stand for what is known at launch only: a symbol, or a quotient
+    or remainder of symbols and of digits of the block.
+    """
+
+    kernel: Kernel
+    target: Target
+    memory: Memory
+    body: tuple[Step, ...]
+    needed: frozenset[str]
+    sizes: Mapping[str, Expr]
+
+    @staticmethod
+    def of(kernel: Kernel, target: Target) -> Skeleton:
+        memory = Memory(kernel)
+        builder = _Builder(kernel, target, memory)
+        body = builder.steps(kernel.body)
+        needed = set(builder.names)
+        decodes = [s for s in walk(kernel.body) if isinstance(s, Decode)]
+        for decode in reversed(decodes):
+            if any(name in needed for name, _ in decode.digits):
+                needed |= decode.source.variables()
+        sizes = {n: e for n, e in builder.sizes.items() if n in needed}
+        return Skeleton(kernel, target, memory, _decoded(body, needed), frozenset(needed), sizes)
+
+
+class _Builder:
+    def __init__(self, kernel: Kernel, target: Target, memory: Memory) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.memory = memory
+        self.names: set[str] = set()
+        self.lanes = kernel.warp_size
+        self.sizes: dict[str, Expr] = {}
+        self._symbols = frozenset(s.name for s in kernel.symbols)
+        self._launch = self._symbols | {
+            name
+            for s in walk(kernel.body)
+            if isinstance(s, Decode) and s.source == Expr.of("block")
+            for name, _ in s.digits
+        }
+        self.matrix = {
+            ref.name
+            for s in walk(kernel.body)
+            if isinstance(s, WarpgroupMma)
+            for ref in (s.d, s.a)
+            if isinstance(ref, RegRef)
+        }
+
+    def size(self, expr: Expr) -> Expr:
+        """The expression with each part that is known at launch only as one variable."""
+        if not expr.variables() & self._symbols:
+            return expr
+        result = Expr.of(expr.const)
+        for term, coefficient in expr.terms:
+            result = result + self._size_term(term) * coefficient
+        return result
+
+    def _size_term(self, term: Term) -> Expr:
+        whole = Expr(((term, 1),))
+        if isinstance(term, str):
+            if term in self._symbols:
+                self.sizes[term] = whole
+            return whole
+        names = term.num.variables()
+        nested = any(not isinstance(t, str) for t, _ in term.num.terms)
+        if names & self._symbols and names <= self._launch and not nested:
+            self.sizes[str(term)] = whole
+            return Expr.of(str(term))
+        inner = self.size(term.num)
+        return inner // term.den if isinstance(term, Div) else inner % term.den
+
+    def guard(self, guard: Guard) -> Condition:
+        made = Condition(
+            tuple(Constraint(self.size(c.expr), c.equality) for c in guard), self.lanes
+        )
+        self.names.update(made.names)
+        return made
+
+    def cell(self, expr: Expr) -> Cell:
+        made = Cell(self.size(expr))
+        self.names.update(made.names)
+        return made
+
+    def steps(self, body: Body) -> tuple[Step, ...]:
+        found = (self.step(s) for s in body)
+        return tuple(s for s in found if s is not None)
+
+    def step(self, s: Statement) -> Step | None:
+        match s:
+            case Decode():
+                return DecodeStep(s)
+            case Loop(var=var, extent=extent):
+                inner = self.steps(s.body)
+                if all(isinstance(i, DecodeStep) for i in inner):
+                    return None
+                return LoopStep(s, {"extent": self.cell(extent)}, var, inner)
+            case If(guard=guard):
+                inner = self.steps(s.body)
+                if all(isinstance(i, DecodeStep) for i in inner):
+                    return None
+                return IfStep(s, {}, self.guard(guard), inner)
+            case When():
+                inner = self.steps(s.body)
+                if all(isinstance(i, DecodeStep) for i in inner):
+                    return None
+                return Step(s)
+            case BulkLoad(dst=ref, map=name, over=over) | BulkStore(src=ref, map=name, over=over):
+                return self._box(s, ref, name, over)
+            case WarpgroupMma():
+                return self._matrix(s)
+            case AsyncCopy() | Barrier() | AsyncCommit() | AsyncWait():
+                return self._plain(s) if isinstance(s, AsyncCopy) else Step(s)
+            case _ if isinstance(s, AsyncStatement):
+                return Step(s, dict(self._values(s)))
+            case _:
+                return self._plain(s)
+
+    def _values(self, s: Statement) -> Iterator[tuple[str, Cell]]:
+        phase = phase_ref(s)
+        if phase is not None:
+            yield "phase", self.cell(phase.index)
+        match s:
+            case Arrive(block=Expr() as block):
+                yield "block", self.cell(block)
+            case PhaseWait(parity=parity):
+                yield "parity", self.cell(parity)
+            case NamedBarrier(barrier=barrier):
+                yield "barrier", self.cell(barrier)
+            case BulkLoad(multicast=Expr() as mask):
+                yield "multicast", self.cell(mask)
+            case _:
+                pass
+
+    def _box(self, s: BulkLoad | BulkStore, ref: MemRef, name: str, over: Over) -> BoxStep:
+        declared = next(m for m in self.kernel.maps if m.name == name)
+        count = 1
+        for n in declared.box:
+            count *= n
+        boxes = tuple(
+            tuple(self.cell(i.substitute(values)) for i in ref.index) for values in instances(over)
+        )
+        size = count * self.memory.place(ref.name).buffer.dtype.bytes
+        return BoxStep(s, dict(self._values(s)), ref.name, boxes, count, size)
+
+    def _matrix(self, s: WarpgroupMma) -> MatrixStep:
+        atom = self.target.atom(s.atom)
+        tiles: list[Tile] = []
+        if atom is not None:
+            if isinstance(s.a, TileRef):
+                tiles.append(self._tile(s.a, s.over, atom.m, atom))
+            tiles.append(self._tile(s.b, s.over, atom.n, atom))
+        return MatrixStep(s, {}, tuple(tiles), tuple(self._registers(s)))
+
+    def _tile(self, ref: TileRef, over: Over, rows: int, atom: MmaAtom) -> Tile:
+        index = tuple(
+            tuple(self.cell(i.substitute(values)) for i in ref.index) for values in instances(over)
+        )
+        return Tile(ref, index, {ref.rows: rows, ref.depth: atom.k})
+
+    def _registers(self, s: Statement) -> Iterator[Registers]:
+        for use in uses(s, self.target):
+            if use.ref.name not in self.matrix:
+                continue
+            shape = self.kernel.fragment(use.ref.name).shape
+            strides = [1]
+            for extent in reversed(shape[1:]):
+                strides.insert(0, strides[0] * extent)
+            cells = tuple(
+                tuple(self.cell(i.substitute(values)) for i in use.ref.index)
+                for values in instances(use.over)
+            )
+            yield Registers(use, cells, tuple(strides))
+
+    def _plain(self, s: Statement) -> PlainStep | None:
+        touches = tuple(self._touches(s))
+        registers = tuple(self._registers(s))
+        if not touches and not registers:
+            return None
+        return PlainStep(s, {}, touches, registers, is_warp_wide(s))
+
+    def _touches(self, s: Statement) -> Iterator[Touch]:
+        match s:
+            case Load(src=ref, axis=axis):
+                writes, gathered = False, [c.axis for c in s.indirect]
+            case Store(dst=ref, axis=axis):
+                writes, gathered = True, list[int]()
+            case AsyncCopy(dst=ref, dst_axis=axis):
+                writes, gathered = True, list[int]()
+            case _:
+                return
+        if ref.name not in self.memory.places:
+            return
+        made = ThreadFootprint(self.memory, ref, s.over, s.width, axis, gathered)
+        self.names |= made.names
+        # A copy whose guard fails writes zeros.
+        guard = () if isinstance(s, AsyncCopy) else s.guard
+        digits = {d for d, _ in s.over}
+        plain = tuple(c for c in guard if not c.expr.variables() & digits)
+        yield Touch(made, self.guard(plain), len(plain) == len(guard), writes)
+
+
+def _decoded(body: Iterable[Step], needed: set[str]) -> tuple[Step, ...]:
+    """The steps, those decodes left out that nobody needs."""
+    result: list[Step] = []
+    for step in body:
+        match step:
+            case DecodeStep(statement=Decode(source=source, digits=digits)):
+                made = _digits(digits, needed)
+                if made:
+                    result.append(DecodeStep(step.statement, {"source": Cell(source)}, made))
+            case LoopStep():
+                step.body = _decoded(step.body, needed)
+                result.append(step)
+            case IfStep():
+                step.body = _decoded(step.body, needed)
+                result.append(step)
+            case _:
+                result.append(step)
+    return tuple(result)
+
+
+def _digits(
+    digits: tuple[tuple[str, Expr], ...], needed: set[str]
+) -> tuple[tuple[str, tuple[Cell, ...], Cell | None], ...]:
+    below: tuple[Cell, ...] = ()
+    found: list[tuple[str, tuple[Cell, ...], Cell | None]] = []
+    for position in range(len(digits) - 1, -1, -1):
+        name, extent = digits[position]
+        cell = Cell(extent)
+        if name in needed:
+            found.append((name, below, cell if position else None))
+        below = (*below, cell)
+    return tuple(found)
