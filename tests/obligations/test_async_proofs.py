@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from async_kernels import ends, is_proved, prove
+from agent_kernels import ends, is_proved, prove
 from async_samples import pipeline
+from benchmarks.hopper_gemm import Plan, gemm
 from sim_async import (
     cluster_product,
     copied_operand,
@@ -17,7 +18,6 @@ from sim_async import (
     taking_turns,
 )
 
-from benchmarks.hopper_gemm import Plan, gemm
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations import verify
 from tilewright.poly.results import Kind, Proved

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT), str(ROOT / "tests" / "sim"), str(ROOT / "tests" / "kernel")]
-
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations.async_proof import KINDS, synchronisation
 from tilewright.poly.results import Kind, Obligation, Refuted
 from tilewright.target.nvidia import SM_90A
+
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT), str(ROOT / "tests" / "sim"), str(ROOT / "tests" / "kernel")]
 
 
 def prove(kernel: Kernel) -> tuple[Obligation, ...]:
