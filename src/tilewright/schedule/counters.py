@@ -34,7 +34,8 @@ class Counters:
     """The counters that are left, in order, and where each came from.
 
     `axis` names the axis of each counter ever made (of its outer part, for a merged one);
-    `over_tiles` are those that count tiles, the others run within one.
+    `over_tiles` are those that count tiles, the others run within one. `turns` are the inner
+    parts of split counters of a reduced axis's steps, with their extents.
     """
 
     order: tuple[str, ...]
@@ -51,6 +52,15 @@ class Counters:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     staged: frozenset[str] = frozenset()
+    turns: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def split_k(self) -> int | None:
+        """How many blocks of a cluster share the steps of a reduced axis."""
+        placed = [
+            self.turns[c] for c, p in self.places.items() if p == "cluster" and c in self.turns
+        ]
+        return placed[0] if placed else None
 
     @staticmethod
     def of(
@@ -118,6 +128,9 @@ def _split(now: Counters, step: Step) -> Counters:
             roots={**now.roots, outer: axis},
             over_tiles=now.over_tiles | {outer},
         )
+    if source in now.over_tiles and axis in now.reduced:
+        over = now.over_tiles | {outer, inner}
+        return replace(made, over_tiles=over, turns={**now.turns, inner: factor})
     if source in now.over_tiles:
         return replace(made, grid=(*now.grid, step), over_tiles=now.over_tiles | {outer, inner})
     return replace(made, shares={**now.shares, outer: factor})
@@ -175,12 +188,15 @@ def _parallelize(now: Counters, step: Step) -> Counters:
             mend="remove one of the two",
         )
     axis = now.axis[name]
-    if place in ("block", "cluster") and axis in now.reduced:
+    if place == "cluster" and name in now.turns:
+        _one_counter_of_turns(now, step, name)
+    elif place in ("block", "cluster") and axis in now.reduced:
         raise ConstraintError(
             f"{name} belongs to {axis}, along which the program combines elements, and blocks "
             "do not meet",
             span=step.span,
-            expected="a counter of an axis that is not reduced, or a reduction across blocks",
+            expected="a counter of an axis that is not reduced, or the inner part of a split of "
+            "its steps, on 'cluster'",
             mend=f"place {name} on 'serial'",
         )
     over_tiles = name in now.over_tiles or name in now.tiles
@@ -194,6 +210,18 @@ def _parallelize(now: Counters, step: Step) -> Counters:
         )
     _one_counter_per_place(now, step, name, place)
     return replace(now, places={**now.places, name: place})
+
+
+def _one_counter_of_turns(now: Counters, step: Step, name: str) -> None:
+    """Blocks of a cluster share the steps of one axis, once."""
+    for other, taken in now.places.items():
+        if taken == "cluster":
+            raise ConstraintError(
+                f"{other} and {name} are both placed on 'cluster'",
+                span=step.span,
+                expected="a cluster whose blocks share the terms of one tile, and nothing else",
+                mend=f"place {name} on 'serial'",
+            )
 
 
 def _one_counter_per_place(now: Counters, step: Step, name: str, place: str) -> None:

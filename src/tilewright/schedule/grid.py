@@ -18,7 +18,6 @@ from tilewright.base.diagnostics import ConstraintError
 from tilewright.base.spans import Span
 from tilewright.poly.expr import Expr
 
-
 PART = "part"  # the counter of the blocks that share one tile
 
 

@@ -29,6 +29,8 @@ def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) ->
     roles = plan.roles
     if roles is None:
         return "warps have no roles"
+    if roles.pingpong:
+        return "the warpgroups have tiles of their own"
     contract = plan.contracts[roles.product]
     if problem := _program_problem(graph, roles) or _grid_problem(plan, count, target):
         return problem

@@ -89,6 +89,8 @@ def _plan(
         return f"shared memory holds {stages} slots of {slot} bytes"
     plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
     steps = axes[loop.axis].steps
+    if parts > 1 and (hardware.cluster or 1) > 1:
+        return "the blocks of a cluster load operands for each other"
     if found.ragged is not None and parts > 1:
         return f"the products of {found.ragged.groups} groups are not split along {loop.axis}"
     if found.ragged is not None:

@@ -104,7 +104,8 @@ class Schedule:
         """Give a counter its place.
 
         Tiles go to `block`, `cluster` or `serial`; what runs within a tile to `warp`, `lane`,
-        `vectorize`, `unroll` or `serial`.
+        `vectorize`, `unroll` or `serial`. The inner part of a split of a reduced axis's steps may
+        go to `cluster`: its blocks share the terms of a tile (split-K).
         """
         return self._then("parallelize", name, place)
 
@@ -174,7 +175,8 @@ class Schedule:
         for counter, share in state.shares.items():
             if state.places.get(counter) == "warp":
                 found.append(Wave(state.axis[counter], share))
-        return (*found, Hardware(mma_type=state.atom, stages=state.stages))
+        hardware = Hardware(mma_type=state.atom, stages=state.stages, split_k=state.split_k)
+        return (*found, hardware)
 
     def arrange(self, plain: GridPlan) -> GridPlan:
         """Order the tiles as the schedule says."""

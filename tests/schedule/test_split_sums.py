@@ -1,0 +1,273 @@
+"""Blocks of a cluster that share the terms of a tile: results, equal bits, faults, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.base.diagnostics import BarrierError, RaceError, TilewrightError, UnwrittenReadError
+from tilewright.codegen.sim import simulate
+from tilewright.kernel.async_ops import ArriveExpect, ClusterWait, PhaseWait, RemoteStore
+from tilewright.kernel.ops import If, Kernel, Statement, walk
+from tilewright.kernel.rewrite import rewrite
+from tilewright.schedule.schedule import Schedule, read_schedule
+from tilewright.target.nvidia import SM_90A
+
+M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
+BM, BN, BK = tw.sym.BM, tw.sym.BN, tw.sym.BK
+NUMPY = {
+    tw.bf16: ml_dtypes.bfloat16, tw.f16: np.float16, tw.f32: np.float32,
+    tw.f8e4m3: ml_dtypes.float8_e4m3fn, tw.i8: np.int8, tw.i32: np.int32,
+}  # fmt: skip
+TILES = [tw.WorkgroupConstraint(M, BM, 0), tw.WorkgroupConstraint(N, BN, 1),
+         tw.TilingConstraint(K, BK)]  # fmt: skip
+
+
+def product(
+    constraints: list[Any], operand: Any = tw.bf16, out: Any = tw.bf16, sums: Any = tw.f32,
+    orders: str = "NTN", start: float = 0.0,
+) -> Any:  # fmt: skip
+    """c = a b, with M before K in a, N after K in b, M before N in c; 'T' swaps the two."""
+    a_axes, b_axes, c_axes = (
+        pair if order == "N" else pair[::-1]
+        for pair, order in zip(([M, K], [K, N], [M, N]), orders, strict=True)
+    )
+
+    type_of = int if sums == tw.i32 else float
+
+    def gemm(a: Any, b: Any, c: Any) -> None:
+        @tw.iterate(K, init_args=[tw.Register[M, N, sums](type_of(start))])
+        def total(acc: Any) -> Any:
+            x, y = tw.permute(tw.read(a), [M, K]), tw.permute(tw.read(b), [N, K])
+            return tw.mma(x, y, acc)
+
+        tw.write(tw.permute(tw.cast(total, out), c_axes), c)
+
+    gemm.__annotations__ = {
+        "a": tw.Memory[(*a_axes, tw.GLOBAL, operand)],
+        "b": tw.Memory[(*b_axes, tw.GLOBAL, operand)],
+        "c": tw.Memory[(*c_axes, tw.GLOBAL, out)],
+    }
+    return tw.kernel(constraints)(gemm)
+
+
+def in_parts(count: int, **more: Any) -> list[Any]:
+    return [*TILES, tw.HardwareConstraint(split_k=count, **more)]
+
+
+def sizes(m: int, n: int, k: int, bm: int, bn: int, bk: int = 64) -> dict[str, int]:
+    return {"M": m, "N": n, "K": k, "BM": bm, "BN": bn, "BK": bk}
+
+
+def run(
+    kernel: Kernel, given: dict[str, int], types: tuple[Any, Any], orders: str, *,
+    whole: bool = True, seed: int | None = None, open_sizes: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """What the kernel computes, and what NumPy does in f64; whole numbers are exact in both."""
+    operand, out = (NUMPY[t] for t in types)
+    random = np.random.default_rng(0)
+    m, n, k = (given[s] for s in "MNK")
+
+    def draw(*shape: int) -> np.ndarray:
+        some = random.integers(-3, 4, shape) if whole else random.standard_normal(shape)
+        return some.astype(operand)
+
+    a, b = draw(m, k), draw(k, n)
+    c = np.full((m, n) if orders[2] == "N" else (n, m), np.nan if out != np.int32 else 7, out)
+    arrays = {
+        "a": np.ascontiguousarray(a if orders[0] == "N" else a.T),
+        "b": np.ascontiguousarray(b if orders[1] == "N" else b.T), "c": c,
+    }  # fmt: skip
+    symbols = {s: given[s] for s in "MNK"} if open_sizes else {}
+    simulate(kernel, SM_90A, arrays, symbols, seed=seed)
+    found = c if orders[2] == "N" else c.T
+    return found, a.astype(np.float64) @ b.astype(np.float64)
+
+
+def lowered(program: Any, given: dict[str, int]) -> Kernel:
+    return program.compile("sm_90a", given).compilation.kernel
+
+
+# ---------------------------------------------------------------- results
+
+CASES = [
+    (2, sizes(128, 128, 256, 128, 128), tw.bf16, tw.bf16, tw.f32, "NTN"),
+    (4, sizes(64, 64, 640, 64, 64), tw.f16, tw.f32, tw.f32, "NTN"),
+    (3, sizes(72, 88, 136, 64, 96), tw.bf16, tw.bf16, tw.f32, "NTN"),  # ragged everywhere
+    (8, sizes(64, 64, 584, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # 10 steps for 8 blocks
+    (4, sizes(64, 64, 128, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # two blocks have none
+    (2, sizes(16, 128, 256, 16, 128), tw.bf16, tw.bf16, tw.f32, "NTN"),  # N gives the rows
+    (2, sizes(128, 64, 192, 128, 64), tw.bf16, tw.bf16, tw.f32, "TNN"),
+    (2, sizes(128, 64, 192, 128, 64), tw.bf16, tw.bf16, tw.f32, "NNT"),
+    (2, sizes(192, 64, 128, 192, 64), tw.f16, tw.f16, tw.f32, "TTN"),  # three warpgroups
+    (2, sizes(64, 64, 512, 64, 64, 128), tw.f8e4m3, tw.bf16, tw.f32, "NTN"),
+    (2, sizes(64, 64, 512, 64, 64, 128), tw.i8, tw.i32, tw.i32, "NTN"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "given", "operand", "out", "sums", "orders"), CASES)
+def test_sums_of_parts(
+    count: int, given: dict[str, int], operand: Any, out: Any, sums: Any, orders: str
+) -> None:
+    program = product(in_parts(count), operand, out, sums, orders)
+    kernel = lowered(program, given)
+    assert kernel.cluster == count
+    assert any(isinstance(s, RemoteStore) for s in walk(kernel.body))
+    found, wanted = run(kernel, given, (operand, out), orders)
+    assert np.array_equal(found.astype(np.float64), wanted.astype(NUMPY[out]).astype(np.float64))
+
+
+def test_open_sizes() -> None:
+    program = product(in_parts(2))
+    given = sizes(72, 136, 200, 64, 128)
+    tiles = {s: given[s] for s in ("BM", "BN", "BK")}
+    compiled = program.compile("sm_90a", tiles, multiples={"M": 8, "N": 8, "K": 8})
+    found, wanted = run(compiled.compilation.kernel, given, (tw.bf16, tw.bf16), "NTN",
+                        open_sizes=True)  # fmt: skip
+    assert np.array_equal(found, wanted.astype(ml_dtypes.bfloat16))
+
+
+def test_every_order_of_completion_gives_the_same_bits() -> None:
+    given = sizes(64, 64, 448, 64, 64)
+    kernel = lowered(product(in_parts(4), out=tw.f32), given)
+    types = (tw.bf16, tw.f32)
+    runs = [run(kernel, given, types, "NTN", whole=False, seed=s)[0] for s in (None, 1, 2, 3)]
+    assert all(np.array_equal(runs[0].view(np.int32), r.view(np.int32)) for r in runs[1:])
+    wanted = run(kernel, given, types, "NTN", whole=False)[1]
+    assert np.abs(runs[0] - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+# ---------------------------------------------------------------- faults
+
+
+def without(kernel: Kernel, found: Callable[[Statement], bool]) -> Kernel:
+    return replace(kernel, body=rewrite(kernel.body, lambda s: () if found(s) else (s,)))
+
+
+def names(phase: str) -> Callable[[Statement], bool]:
+    return lambda s: isinstance(s, PhaseWait) and s.phase.name == phase
+
+
+def expects(s: Statement) -> bool:
+    """The arrival that expects the parts, under its guard."""
+    inner = s.body[0] if isinstance(s, If) else None
+    return isinstance(inner, ArriveExpect) and inner.phase.name == "landed"
+
+
+FAULTS = [
+    ("added before the parts have landed", names("landed"), (RaceError, UnwrittenReadError),
+     "parts"),
+    ("stored before the peers have begun", lambda s: isinstance(s, ClusterWait), (BarrierError,),
+     "is used before it has begun"),
+    ("nobody expects the parts", expects, (BarrierError,), "deadlock"),
+    ("a part is not sent", lambda s: isinstance(s, RemoteStore), (BarrierError,), "deadlock"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "kinds", "message"), [f[1:] for f in FAULTS],
+                         ids=[f[0] for f in FAULTS])  # fmt: skip
+@pytest.mark.parametrize("seed", [None, 5])
+def test_faults_are_refused(
+    found: Callable[[Statement], bool], kinds: tuple[type[TilewrightError], ...], message: str,
+    seed: int | None,
+) -> None:  # fmt: skip
+    given = sizes(64, 64, 192, 64, 64)
+    kernel = lowered(product(in_parts(2)), given)
+    with pytest.raises(kinds, match=message):
+        run(without(kernel, found), given, (tw.bf16, tw.bf16), "NTN", seed=seed)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def by_hand(s: Schedule) -> Schedule:
+    s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+    return s.split("ko", 4, "turn", "part").parallelize("part", "cluster")
+
+
+def test_a_schedule_by_hand_makes_the_same_kernel() -> None:
+    given = sizes(128, 64, 512, 64, 64)
+    scheduled = product([]).compile("sm_90a", {s: given[s] for s in "MNK"}, schedule=by_hand)
+    kernel = scheduled.compilation.kernel
+    assert kernel.cluster == 4
+    found, wanted = run(kernel, given, (tw.bf16, tw.bf16), "NTN")
+    assert np.array_equal(found, wanted.astype(ml_dtypes.bfloat16))
+    text = scheduled.explain()
+    assert "K = 256*step[2] + 64*part[4] + tile[64]" in text
+    assert "N = 64*block[1] + 16*part[4] + tile[16]" in text
+    assert "part[4] cluster" in text
+    assert "4 blocks share the terms of a tile" in text
+
+
+def test_the_schedule_reads_back() -> None:
+    start = Schedule(("M", "N", "K"), frozenset("K"))
+    made = by_hand(start)
+    assert "parallelize('part', 'cluster')" in str(made)
+    assert read_schedule(str(made), start) == made
+
+
+def test_terms_are_counted_once_and_nothing_is_refuted() -> None:
+    compiled = product(in_parts(4)).compile("sm_90a", sizes(128, 128, 1000, 64, 64))
+    words = [type(o.result).__name__ for o in compiled.proofs]
+    assert "Refuted" not in words
+    text = compiled.explain()
+    assert "all 1000 elements of K are counted exactly once" in text
+    assert "all 16384 elements of c are written exactly once" in text
+
+
+REFUSED = [
+    (in_parts(16), sizes(64, 256, 4096, 64, 256), {}, "sm_90a has clusters of 8 blocks, not 16"),
+    (in_parts(3), sizes(64, 64, 512, 64, 64), {}, "64 columns are not 3 parts of a multiple of 8"),
+    (in_parts(2), sizes(64, 64, 512, 64, 64), {"start": 1.0}, "the sum does not start at zero"),
+    (in_parts(8), sizes(192, 192, 512, 192, 192), {}, "shared memory holds .* slots beside 7"),
+    (in_parts(2, pingpong=True), sizes(64, 64, 512, 64, 64), {}, "have tiles of their own"),
+    (in_parts(2, cluster=2), sizes(128, 64, 512, 64, 64), {}, "load operands for each other"),
+    (in_parts(2, specialize=False), sizes(64, 64, 512, 64, 64), {}, "turned off"),
+    (in_parts(2), sizes(64, 60, 512, 64, 60), {}, "do not suit warpgroups"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("constraints", "given", "more", "message"), REFUSED)
+def test_what_cannot_be_shared_is_refused(
+    constraints: list[Any], given: dict[str, int], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(tw.TilewrightError, match=message) as caught:
+        product(constraints, **more).compile("sm_90a", given)
+    assert "cannot share the terms of a tile" in str(caught.value)
+    assert "leave split_k out" in str(caught.value)
+
+
+def test_a_target_without_clusters_is_refused() -> None:
+    with pytest.raises(tw.TilewrightError, match=r"cannot share the terms.*no copy engine"):
+        product(in_parts(2)).compile("gfx942", sizes(64, 64, 512, 64, 64))
+
+
+def test_a_number_of_blocks_is_positive() -> None:
+    with pytest.raises(tw.TilewrightError, match="split_k is 0"):
+        tw.HardwareConstraint(split_k=0)
+
+
+def test_other_counters_of_a_reduced_axis_do_not_go_to_clusters() -> None:
+    def outer(s: Schedule) -> Schedule:
+        s = s.split("M", 64).split("N", 64).split("K", 64, "ko", "ki").split("ko", 4, "x", "y")
+        return s.parallelize("x", "cluster")
+
+    with pytest.raises(tw.TilewrightError, match="x belongs to K, along which") as caught:
+        product([]).compile("sm_90a", {"M": 64, "N": 64, "K": 512}, schedule=outer)
+    assert "the inner part of a split of its steps" in str(caught.value)
+
+
+def test_a_cluster_has_one_purpose() -> None:
+    def twice(s: Schedule) -> Schedule:
+        s = s.split("M", 64, "mo", "mi").split("N", 64).split("K", 64, "ko", "ki")
+        s = s.split("mo", 2, "a", "b").parallelize("b", "cluster")
+        return s.split("ko", 2, "turn", "part").parallelize("part", "cluster")
+
+    with pytest.raises(tw.TilewrightError, match="b and part are both placed on 'cluster'"):
+        product([]).compile("sm_90a", {"M": 128, "N": 64, "K": 512}, schedule=twice)
