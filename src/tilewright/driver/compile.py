@@ -18,7 +18,6 @@ from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
 from tilewright.lang.constraints import bind
 from tilewright.lang.program import Program, trace_program
-from tilewright.poly.results import Obligation
 from tilewright.schedule.blocks import combined_axes
 from tilewright.schedule.constraints import Constraint, merged
 from tilewright.schedule.schedule import Schedule
@@ -26,6 +25,7 @@ from tilewright.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from tilewright.kernel.declared import Interface
     from tilewright.kernel.ops import Kernel
+    from tilewright.poly.results import Obligation
     from tilewright.schedule.plan import Plan
 
 __all__ = [

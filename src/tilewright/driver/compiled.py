@@ -11,11 +11,11 @@ from tilewright.driver.compile import Compilation
 from tilewright.driver.launch import KnownCalls, Launcher
 from tilewright.graph.text import print_graph
 from tilewright.lang.program import Program
-from tilewright.poly.results import Obligation
 from tilewright.target.model import Target
 
 if TYPE_CHECKING:
     from tilewright.driver.launch import SimulationResult
+    from tilewright.poly.results import Obligation
 
 
 class CompiledKernel:

@@ -21,13 +21,13 @@ from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
 from tilewright.poly.expr import Expr
-from tilewright.poly.results import Obligation
 from tilewright.schedule.auto import Automatic
 from tilewright.target.model import Target
 
 if TYPE_CHECKING:
     from tilewright.kernel.declared import Interface
     from tilewright.kernel.ops import Kernel
+    from tilewright.poly.results import Obligation
     from tilewright.schedule.plan import Plan
 
 ALIGNMENT = 16  # bytes, of every buffer that a fusion makes for itself

@@ -17,13 +17,13 @@ from tilewright.base.spans import Span
 from tilewright.driver.cache_key import NoKeyError, compilation_key, sources_changed
 from tilewright.kernel.declared import Interface
 from tilewright.kernel.phrases import show_guard
-from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Refuted, Result, Unknown
 from tilewright.poly.scan import Line
 from tilewright.runtime.cache import DiskCache, cache_key, default_cache
 from tilewright.target.model import Target
 
 if TYPE_CHECKING:
     from tilewright.kernel.ops import Kernel
+    from tilewright.poly.results import Obligation, Result
 
 
 class Record(TypedDict):
@@ -93,6 +93,8 @@ class Kept:
     def _obligation(
         self, kind: str, subject: str, statement: str, span: int, end: str, text: str, check: str
     ) -> Obligation:
+        from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Unknown
+
         result: Result
         match end:
             case "proved":
@@ -128,6 +130,8 @@ class Entry:
 
     def keep(self, outcome: Proven) -> None:
         """Keep a kernel and its proofs, unless its text does not say all of it."""
+        from tilewright.poly.results import Refuted
+
         refuted = any(isinstance(o.result, Refuted) for o in outcome.obligations)
         if refuted or sources_changed():
             return
@@ -191,6 +195,8 @@ def _record(outcome: Proven) -> Record:
 
 def _end(result: Result) -> tuple[str, str, str]:
     """How an obligation ended, in words, and what is checked."""
+    from tilewright.poly.results import Assumed, Proved, Refuted, Unknown
+
     match result:
         case Proved(note):
             return "proved", note, ""
