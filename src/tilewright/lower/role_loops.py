@@ -51,7 +51,7 @@ from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, Guard, at_least, equal
 from tilewright.poly.layout import Place
 from tilewright.schedule.plan import ContractPlan, Roles
-from tilewright.schedule.role_products import Factor, Multiplied, find_product
+from tilewright.schedule.role_products import Factor, Multiplied, find_product, made_of
 from tilewright.target.model import MmaAtom
 
 V = Expr.of
@@ -81,7 +81,8 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
         if not _is_zero(b, start):
             _set(b, work, start)
         if work.rows_from.computed:
-            _rolling(b, op, work)
+            whole = _branches(b, work) or b.plan.axes[work.contract.k].tile == work.atom.k
+            (_one_at_a_time if whole else _rolling)(b, op, work)
         else:
             _overlapped(b, op, work)
         return (work.made,)
@@ -137,6 +138,14 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work) -> None:
     pass_turn(b)
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
+
+
+def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work) -> None:
+    """Make each step's whole row operand, and add its product onto the same registers."""
+    with b.loop(op.axis, op.span) as step:
+        count = counter(b, op.axis, step)
+        _await_slot(b, work, count, op)
+        _product(b, work, count, step)
 
 
 def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
@@ -198,9 +207,21 @@ def _product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
     _release(b, work, count)
 
 
-def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, done: Body) -> None:
+# Operations whose exact results take a branch: instructions under way would wait at it.
+BRANCHING = frozenset((
+    "div", "floordiv", "mod", "pow", "reciprocal", "log", "log2", "sqrt", "rsqrt", "tanh", "sin",
+    "cos", "erf",
+))  # fmt: skip
+
+
+def _branches(b: Builder, work: _Work) -> bool:
+    made = made_of(b.graph, work.rows_from.value)
+    return any(isinstance(op, ops.Elementwise) and op.name in BRANCHING for op in made)
+
+
+def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released: Body) -> None:
     """The row operand in the instruction's registers, and its products, one instruction's terms
-    after the other. `done` follows when the products of the step before are done."""
+    after the other. `released` follows when the products of the step before are done."""
     slot, k, size = work.ring.slot(count), work.contract.k, work.atom.k
     tiled = contract_layouts(b, work.found.product)[0]
     with b.aside() as making:
@@ -209,20 +230,23 @@ def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, done: Bo
         rows = operand_fragment(b, work.found.product, work.rows_from.value, tiled)
     parts = b.plan.axes[k].tile // size
     part = _part_digit(b, tiled, k) if parts > 1 else V(0)
-    first, each = _split(making, str(part)) if parts > 1 else ((), tuple(making))
-    multiply = _multiply(b, work, slot, step, _Terms(part * size, (), rows))
+    over: Over = ((str(part), parts),) if parts > 1 else ()
+    if not over or _branches(b, work):
+        terms = _Terms(part * size, over, rows)
+        multiply = _multiply(b, work, slot, step, terms)
+        for statement in (*making, WarpgroupFence(), multiply, WarpgroupCommit()):
+            b.emit(statement)
+        return
+    first, each = _split(making, str(part))
     body: Body = (
         WarpgroupWait(parts - 1),
-        *((If((at_least(part, parts - 1),), done),) if done else ()),
-        *each, WarpgroupFence(), multiply, WarpgroupCommit(),
+        *((If((at_least(part, parts - 1),), released),) if released else ()),
+        *each, WarpgroupFence(),
+        _multiply(b, work, slot, step, _Terms(part * size, (), rows)), WarpgroupCommit(),
     )  # fmt: skip
     for statement in first:
         b.emit(statement)
-    if parts > 1:
-        b.emit(Loop(str(part), V(parts), body, unroll=True, span=work.found.product.span))
-    else:
-        for statement in body:
-            b.emit(statement)
+    b.emit(Loop(str(part), V(parts), body, unroll=True, span=work.found.product.span))
 
 
 def _part_digit(b: Builder, tiled: Tiled, k: str) -> Expr:

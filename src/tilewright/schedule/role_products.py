@@ -113,7 +113,7 @@ def _factor(
 ) -> Factor | str:
     """How an operand reaches the instructions, or why the copy engine cannot fetch it."""
     alone = source_of(graph, number)
-    made = list(_made_of(graph, number))
+    made = list(made_of(graph, number))
     if alone is None and not all(isinstance(op, _COMPUTED) for op in made):
         return "an operand is neither read nor computed element by element"
     axes = graph.by_id[number].type.axes
@@ -145,7 +145,7 @@ _COMPUTED = (
 )  # fmt: skip
 
 
-def _made_of(graph: Graph, number: int) -> Iterator[ops.Op]:
+def made_of(graph: Graph, number: int) -> Iterator[ops.Op]:
     """A value and everything that it is computed from, each once."""
     pending, seen = [number], set[int]()
     while pending:

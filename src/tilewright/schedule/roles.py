@@ -190,7 +190,7 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
         k, ROW_BYTES // max(r.type.dtype.bytes for r in reads)
     )
     sets = _sets(case, m, n)
-    words = _operand_words(rows_from, step, first.dtype.bytes)
+    words = _operand_words(rows_from, step, first.dtype.bytes) + _column_words(case, m, n)
     alone = bool(case.hardware.pingpong)
     groups = _consumers(tile_m, tile_n, sets, words, alone=alone)
     if groups is None:
@@ -252,6 +252,14 @@ def _operand_words(factor: Factor, step: int, size: int) -> int:
         return 0
     sizes = size + sum(read.type.dtype.bytes for read in factor.reads)
     return step * 64 * sizes // (GROUP_WARPS * 32 * 4)
+
+
+def _column_words(case: _Case, m: str, n: str) -> int:
+    """Registers of a thread for what the loop reads along the columns of the result alone."""
+    copied = {read.id for f in (case.found.lhs, case.found.rhs) for read in f.reads}
+    reads = [op for op in case.found.loop.body if isinstance(op, ops.ReadOp)]
+    beside = [r for r in reads if r.id not in copied and n in r.type.axes and m not in r.type.axes]
+    return len(beside) * (case.tile(n) // 4)
 
 
 def _shared_work(count: int, down: int, along: int, *, alone: bool) -> str:
