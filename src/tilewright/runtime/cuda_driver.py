@@ -67,7 +67,7 @@ def device_name(device: int = 0) -> str:
     driver = load_driver()
     handle = checked(driver, driver.cuDeviceGet(device))
     name = checked(driver, driver.cuDeviceGetName(128, handle))
-    return bytes(name).rstrip(b"\0").decode()
+    return bytes(name).partition(b"\0")[0].decode()
 
 
 @cache
