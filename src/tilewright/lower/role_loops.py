@@ -145,7 +145,9 @@ def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work) -> None:
     with b.loop(op.axis, op.span) as step:
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
-        _product(b, work, count, step)
+        _start_product(b, work, count, step)
+        _end_product(b, work, count)
+    pass_turn(b)
 
 
 def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
@@ -173,11 +175,12 @@ def _with_arithmetic(b: Builder, op: ops.Iterate, work: _Work) -> tuple[Fragment
     with b.loop(op.axis, op.span) as step:
         remember_params(b, op, carried)
         count = counter(b, op.axis, step)
-        _prefetch(b, work, op)
         if not _is_zero(b, product.acc):
             _set(b, work, product.acc)
         _await_slot(b, work, count, op)
-        _product(b, work, count, step)
+        _start_product(b, work, count, step)
+        _read_beside(b, work, op)
+        _end_product(b, work, count)
         b.scopes[-1].memo[product.id, None] = made
         b.scopes[-1].memo[product.id, made.tiled] = made
         advance(b, op, carried)
@@ -195,14 +198,17 @@ def _release(b: Builder, work: _Work, count: Expr) -> None:
     b.emit(If((equal(b.role_lane, 0),), released(b, phase)))
 
 
-def _product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
-    """A step's whole product, from the moment that its slot is full until it is released."""
+def _start_product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
+    """Start all instructions of a step, whose slot is full."""
     if work.rows_from.computed:
         _computed_product(b, work, count, step, ())
     else:
         b.emit(WarpgroupFence())
         b.emit(_multiply(b, work, work.ring.slot(count), step, _Terms.all(b, work)))
         b.emit(WarpgroupCommit())
+
+
+def _end_product(b: Builder, work: _Work, count: Expr) -> None:
     b.emit(WarpgroupWait(0))
     _release(b, work, count)
 
@@ -270,8 +276,8 @@ def _split(making: Sequence[Statement], digit: str) -> tuple[Body, Body]:
     return tuple(first), tuple(each)
 
 
-def _prefetch(b: Builder, work: _Work, op: ops.Iterate) -> None:
-    """Start to read what a step needs of tensors before its tiles and its product are there."""
+def _read_beside(b: Builder, work: _Work, op: ops.Iterate) -> None:
+    """Read and compute what goes with the product while the instructions run."""
     product, tiled = work.found.product, work.made.tiled
     for number in _outside(b, op, product):
         axes = b.graph.by_id[number].type.axes
