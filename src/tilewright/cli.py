@@ -16,7 +16,6 @@ from tilewright.driver.compiled import CompiledKernel
 from tilewright.driver.kernel import TileKernel
 from tilewright.driver.trial import Trial, run_trial
 from tilewright.lang.program import named_sizes
-from tilewright.lower.obligations import report
 from tilewright.target import ALL_TARGETS
 
 
@@ -145,9 +144,13 @@ def _command(options: argparse.Namespace, kernel: TileKernel, sizes: Mapping[str
             )
             print(text.removesuffix("\n"))
         case _:
-            print(report(compiled.proofs))
-            print(f"proved in {elapsed:.2f} s with tracing and lowering")
+            print(compiled.proof_report())
+            print(f"proved{_when(compiled)} in {elapsed:.2f} s")
     return 0
+
+
+def _when(compiled: CompiledKernel) -> str:
+    return " earlier, read from the cache" if compiled.compilation.is_kept else ""
 
 
 def _run(
@@ -167,7 +170,8 @@ def _run(
     print("proofs")
     for line in compiled.proof_report().splitlines():
         print(f"  {line}")
-    print(f"compiled and proved in {compiling:.3f} s, ran in {trial.seconds:.3f} s")
+    how = f"compiled and proved{_when(compiled)}"
+    print(f"{how} in {compiling:.3f} s, ran in {trial.seconds:.3f} s")
     return 0 if all(output.right for output in trial.outputs) else 1
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilewright.driver.assumptions import check_layouts, check_sizes
-from tilewright.driver.kept import Entry, Outcome, Proven, entry_for, source_of
+from tilewright.driver.kept import Entry, Kept, Outcome, Proven, entry_for, source_of
 from tilewright.driver.specialisation import Request, Rewrites, Specialisation
 from tilewright.graph.ops import Graph, ReadOp, WriteOp, walk
 from tilewright.graph.verify import check_graph
@@ -50,6 +50,11 @@ class Compilation:
     @property
     def graph(self) -> Graph:
         return self.request.graph
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the kernel and its proofs were read from the disk cache."""
+        return isinstance(self.outcome, Kept)
 
     @cached_property
     def plan(self) -> Plan:

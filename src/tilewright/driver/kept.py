@@ -145,7 +145,13 @@ class Entry:
     def text(self, part: str, make: Callable[[], str]) -> str:
         """Text that follows from the kernel, made where it is not kept yet."""
         key = cache_key(self.key, part)
-        return self.cache.get_or_build(key, lambda: make().encode()).decode()
+        content = self.cache.get(key)
+        if content is not None:
+            return content.decode()
+        text = make()
+        if not sources_changed():
+            self.cache.put(key, text.encode())
+        return text
 
 
 def entry_for(target: Target, *parts: object) -> Entry | None:
