@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.kernel.ops import Kernel, Symbol
-from tilewright.lower.obligations import verify
 from tilewright.lower.obligations.elements import Axes
+from tilewright.lower.obligations.report import relations
 from tilewright.poly.expr import Expr
 from tilewright.poly.results import Kind, Obligation, Proved, Refuted
 from tilewright.target.nvidia import SM_90A
@@ -63,7 +63,7 @@ def related(
     kernel: Kernel, named: Axes | None = None, kinds: Iterable[Kind] = RELATIONS
 ) -> list[Obligation]:
     """The kernel's obligations but for those of order."""
-    return [o for o in verify(kernel, SM_90A, named) if o.kind in set(kinds)]
+    return [o for o in relations(kernel, SM_90A, named) if o.kind in set(kinds)]
 
 
 def all_proved(kernel: Kernel, named: Axes) -> bool:

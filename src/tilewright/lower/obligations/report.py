@@ -19,7 +19,7 @@ from tilewright.base.diagnostics import (
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations.accesses import Access, accesses
 from tilewright.lower.obligations.async_proof import synchronisation
-from tilewright.lower.obligations.asynchronous import is_asynchronous, unmodelled
+from tilewright.lower.obligations.asynchronous import is_asynchronous
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
 from tilewright.lower.obligations.bulk_bounds import boxes_meet, bulk_alignment, left_out
@@ -152,22 +152,24 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
     """
     if data_indices(kernel):
         return under_contract(kernel, verify(with_data_as_sizes(kernel), target, axes))
-    open_ones = tuple(unmodelled(kernel))
-    closed = frozenset(Kind) - {o.kind for o in open_ones}
-    asynchronous = is_asynchronous(kernel)
-    provers = _PROVERS if asynchronous else (*_PROVERS, *_BARRIERS)
+    ordered = synchronisation(kernel, target) if is_asynchronous(kernel) else ()
+    return (*relations(kernel, target, axes), *ordered)
+
+
+def relations(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Obligation, ...]:
+    """What `verify` proves without executing anything: all but the order of agents, where the
+    kernel has some."""
+    provers = _PROVERS if is_asynchronous(kernel) else (*_PROVERS, *_BARRIERS)
 
     def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:
         program = Program.of(some, target)
         found = (*accesses(program), *bulk_accesses(program))
-        kinds &= closed
         proofs = [o for kind, prover in provers if kind in kinds for o in prover(program, found)]
         if axes and Kind.ELEMENT in kinds:
             proofs += elements(program, axes)
         return tuple(proofs)
 
-    ordered = synchronisation(kernel, target) if asynchronous else ()
-    return (*settle(kernel, prove(kernel, frozenset(Kind)), prove), *ordered, *open_ones)
+    return settle(kernel, prove(kernel, frozenset(Kind)), prove)
 
 
 def report(obligations: Sequence[Obligation]) -> str:
