@@ -84,9 +84,9 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
             whole = _branches(b, work) or b.plan.axes[work.contract.k].tile == work.atom.k
             (_one_at_a_time if whole else _rolling)(b, op, work)
         else:
-            _overlapped(b, op, work)
+            _overlapped(b, op, work, roles)
         return (work.made,)
-    return _with_arithmetic(b, op, work)
+    return _with_arithmetic(b, op, work, roles)
 
 
 def _work(b: Builder, op: ops.Iterate, roles: Roles) -> _Work:
@@ -121,7 +121,7 @@ def _set(b: Builder, work: _Work, number: int) -> None:
 # ---------------------------------------------------------------- the three kinds of loops
 
 
-def _overlapped(b: Builder, op: ops.Iterate, work: _Work) -> None:
+def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     """Add each step's product onto the same registers; two steps' are under way at once."""
     ring = work.ring
     with b.loop(op.axis, op.span) as step:
@@ -130,12 +130,12 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work) -> None:
         b.emit(WarpgroupFence())
         b.emit(_multiply(b, work, ring.slot(count), step, _Terms.all(b, work)))
         b.emit(WarpgroupCommit())
+        pass_turn(b, roles, step, b.plan.axes[op.axis].steps)
         b.emit(WarpgroupWait(1))
         before = PhaseRef(ring.empty, ring.slot(count + (ring.stages - 1)))
         note = "the products before have read their slot"
         one = (equal(b.role_lane, 0), at_least(step, 1))
         b.emit(If(one, released(b, before, note)))
-    pass_turn(b)
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
@@ -150,7 +150,7 @@ def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work) -> None:
     pass_turn(b)
 
 
-def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
+def _rolling(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     """Make the row operand part by part, and add each part's product onto the same registers.
 
     A part's registers are made anew when the instructions that read them a step ago are done.
@@ -163,12 +163,14 @@ def _rolling(b: Builder, op: ops.Iterate, work: _Work) -> None:
         note = "the products before have read their slot"
         one = (equal(b.role_lane, 0), at_least(step, 1))
         _computed_product(b, work, count, step, (If(one, released(b, before, note)),))
-    pass_turn(b)
+        pass_turn(b, roles, step, b.plan.axes[op.axis].steps)
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
 
-def _with_arithmetic(b: Builder, op: ops.Iterate, work: _Work) -> tuple[Fragment, ...]:
+def _with_arithmetic(
+    b: Builder, op: ops.Iterate, work: _Work, roles: Roles
+) -> tuple[Fragment, ...]:
     """Complete each step's product, then compute with it what the loop carries on."""
     carried = [carry(b, op, i) for i in range(len(op.inits))]
     product, made = work.found.product, work.made
@@ -183,8 +185,8 @@ def _with_arithmetic(b: Builder, op: ops.Iterate, work: _Work) -> tuple[Fragment
         _end_product(b, work, count)
         b.scopes[-1].memo[product.id, None] = made
         b.scopes[-1].memo[product.id, made.tiled] = made
+        pass_turn(b, roles, step, b.plan.axes[op.axis].steps)
         advance(b, op, carried)
-    pass_turn(b)
     return tuple(carried)
 
 

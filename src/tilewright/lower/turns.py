@@ -25,11 +25,11 @@ def await_turn(b: Builder, roles: Roles) -> None:
         b.emit(NamedBarrier(V(b.role) + ORDER, _both(b), note=note))
 
 
-def pass_turn(b: Builder) -> None:
-    """Let the other warpgroup use the ring."""
-    roles = b.plan.roles
-    if roles is not None and roles.pingpong:
-        b.emit(NamedBarrier(V(ORDER + 1) - b.role, _both(b), arrive=True))
+def pass_turn(b: Builder, roles: Roles, step: Expr, steps: Expr) -> None:
+    """Let the other warpgroup use the ring, in the last step."""
+    if roles.pingpong:
+        hand = NamedBarrier(V(ORDER + 1) - b.role, _both(b), arrive=True)
+        b.emit(If((equal(step, steps - 1),), (hand,)))
 
 
 def first_turn(b: Builder, roles: Roles) -> Body:

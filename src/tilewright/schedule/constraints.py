@@ -46,7 +46,8 @@ class Hardware:
 
     `specialize` gives warps roles (a warpgroup that copies, others that multiply) or does not.
     `cluster` neighbouring blocks load the operand that they share for each other; in `pingpong`
-    two warpgroups have tiles of their own, in turns. `split_k` blocks of a cluster share the terms of each tile of a product with roles.
+    two warpgroups have tiles of their own, in turns. `split_k` blocks of a cluster share the terms
+    of each tile.
     """
 
     threads_per_wave: int | None = None
