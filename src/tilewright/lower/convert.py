@@ -66,6 +66,11 @@ def through_shared(
     return made
 
 
+def sorted_axes(layout: Layout) -> list[str]:
+    """A tile's axes in a buffer for one layout of it."""
+    return _buffer_axes(layout, layout)
+
+
 def _buffer_axes(source: Layout, target: Layout) -> list[str]:
     """The tile's axes with the one that vectors run along last."""
 

@@ -22,8 +22,9 @@ from tilewright.kernel.ops import (
     RegRef,
     Value,
 )  # fmt: skip
+from tilewright.lower.access import load_shared, store_shared
 from tilewright.lower.builder import Builder, Fragment, Placed
-from tilewright.lower.convert import through_shared
+from tilewright.lower.convert import sorted_axes, through_shared
 from tilewright.lower.dependencies import contract_layouts, layout_of, runs_backwards
 from tilewright.lower.values import (
     demand,
@@ -32,10 +33,12 @@ from tilewright.lower.values import (
     masked,
     read_ring,
 )  # fmt: skip
-from tilewright.mapping.layouts import Tiled
+from tilewright.mapping.layouts import Tiled, registers_per_thread
 from tilewright.poly.expr import Expr
 from tilewright.poly.layout import Layout, LayoutDigit, Place
 from tilewright.target.model import MmaAtom
+
+MOST_PARTS = 128  # registers for the partial results of all warps at once
 
 
 def identity(name: str, dtype: DType) -> float | int:
@@ -117,6 +120,27 @@ def share_warps(
     b: Builder, axis: str, made: Fragment, layout: Layout, span: Span | None
 ) -> WarpParts | None:
     """Exchange the warps' partial results along an axis through shared memory."""
+    spread = _spread_warps(axis, made, layout)
+    if spread is None:
+        return None
+    partial = f"{axis}_warps"
+    gathered = Tiled(
+        Layout(
+            spread.layout.shape,
+            (
+                *(d for d in made.layout.digits if d.place is not Place.REGISTER),
+                LayoutDigit(Place.REGISTER, spread.layout.extent(partial), partial, 1),
+                *made.layout.at(Place.REGISTER),
+            ),
+        ),
+        made.tiled.inner,
+    )
+    parts = through_shared(b, spread, gathered, span, f"warps share {axis}")
+    return WarpParts(parts, partial, b.place(spread.layout).position(partial))
+
+
+def _spread_warps(axis: str, made: Fragment, layout: Layout) -> Fragment | None:
+    """The partial results as one value, with an axis that counts the warps that have them."""
     ours = [d for d in layout.at(Place.WARP) if d.axis == axis]
     if not ours:
         return None
@@ -135,24 +159,16 @@ def share_warps(
         elif d.place is Place.LANE:
             digits.append(replace(d, axis=None, stride=0))
     shape = (*made.layout.shape, (partial, count))
-    spread = replace(made, tiled=Tiled(Layout(shape, tuple(digits)), made.tiled.inner))
-    gathered = Tiled(
-        Layout(
-            shape,
-            (
-                *(d for d in made.layout.digits if d.place is not Place.REGISTER),
-                LayoutDigit(Place.REGISTER, count, partial, 1),
-                *made.layout.at(Place.REGISTER),
-            ),
-        ),
-        made.tiled.inner,
-    )
-    parts = through_shared(b, spread, gathered, span, f"warps share {axis}")
-    return WarpParts(parts, partial, b.place(spread.layout).position(partial))
+    return replace(made, tiled=Tiled(Layout(shape, tuple(digits)), made.tiled.inner))
 
 
 def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout) -> Fragment:
     """Every warp combines the partial results of all."""
+    spread = _spread_warps(op.axis, made, layout)
+    if spread is not None:
+        count = spread.layout.extent(f"{op.axis}_warps")
+        if count * registers_per_thread(made.layout) > MOST_PARTS:
+            return _combine_one_by_one(b, op, made, spread)
     shared = share_warps(b, op.axis, made, layout, op.span)
     if shared is None:
         return made
@@ -166,6 +182,29 @@ def _combine_warps(b: Builder, op: ops.ReduceOp, made: Fragment, layout: Layout)
     over, along = whole.over_on(kept), whole.over_on((shared.digit,))
     note = f"warps of {op.axis}"
     b.emit(Reduce(op.name, over, along, target, value, (), op.span, note))
+    return total
+
+
+def _combine_one_by_one(b: Builder, op: ops.ReduceOp, made: Fragment, spread: Fragment) -> Fragment:
+    """The same for many results: a warp's at a time comes from shared memory."""
+    partial = f"{op.axis}_warps"
+    count, kept = spread.layout.extent(partial), sorted_axes(made.layout)
+    shape = (count, *(made.layout.extent(a) for a in kept))
+    buffer = b.buffer(f"{made.name}_exchange", made.dtype, shape, span=op.span)
+    note = f"exchange: warps share {op.axis}"
+    store_shared(b, buffer, (partial, *kept), (), spread, span=op.span, note=note)
+    total = b.fragment(f"v{op.id}_total", made.dtype, made.tiled, op.span)
+    part = b.fragment(f"v{op.id}_part", made.dtype, made.tiled, op.span)
+    placed = b.place(made.layout)
+    registers = placed.registers()
+    start = Const(identity(op.name, made.dtype), made.dtype)
+    b.emit(Assign(placed.over, total.ref(registers), start, op.span))
+    value = Read(part.ref(registers), made.dtype)
+    for warp in range(count):
+        load_shared(b, buffer, kept, (Expr.of(warp),), part, span=op.span, note=note)
+        combined = Reduce(op.name, placed.over, (), total.ref(registers), value, (), op.span,
+                          f"warps of {op.axis}")  # fmt: skip
+        b.emit(combined)
     return total
 
 
