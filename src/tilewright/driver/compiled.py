@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tilewright.driver.call import read_call
 from tilewright.driver.compile import Compilation
 from tilewright.driver.launch import KnownCalls, Launcher
-from tilewright.graph.text import print_graph
 from tilewright.lang.program import Program
 from tilewright.target.model import Target
 
@@ -42,6 +41,8 @@ class CompiledKernel:
     @property
     def graph(self) -> str:
         """The tile graph as text: what the program says, before any schedule."""
+        from tilewright.graph.text import print_graph
+
         return print_graph(self.compilation.graph)
 
     @property

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from tilewright.base.spans import Span
 from tilewright.driver.cache_key import NoKeyError, compilation_key, sources_changed
 from tilewright.kernel.declared import Interface
-from tilewright.kernel.phrases import show_guard
-from tilewright.poly.scan import Line
 from tilewright.runtime.cache import DiskCache, cache_key, default_cache
 from tilewright.target.model import Target
 
@@ -94,6 +92,7 @@ class Kept:
         self, kind: str, subject: str, statement: str, span: int, end: str, text: str, check: str
     ) -> Obligation:
         from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Unknown
+        from tilewright.poly.scan import Line
 
         result: Result
         match end:
@@ -201,6 +200,7 @@ def _record(outcome: Proven) -> Record:
 
 def _end(result: Result) -> tuple[str, str, str]:
     """How an obligation ended, in words, and what is checked."""
+    from tilewright.kernel.phrases import show_guard
     from tilewright.poly.results import Assumed, Proved, Refuted, Unknown
 
     match result:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.base import dtypes
 from tilewright.base.diagnostics import CallError, DTypeError
 from tilewright.base.dtypes import DType
-from tilewright.runtime.dlpack import read_dlpack
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # How NumPy, ml_dtypes and torch spell element types.
 DTYPE_NAMES: dict[str, DType] = {
@@ -197,6 +198,8 @@ def _cuda_view(value: Any, name: str) -> TensorView:
 
 
 def _dlpack_view(value: Any, name: str) -> TensorView:
+    from tilewright.runtime.dlpack import read_dlpack
+
     tensor = read_dlpack(value)
     if tensor.device_kind not in ("cpu", "cuda", "hip"):
         raise CallError(
