@@ -253,6 +253,17 @@ class Emitter:
             )
         )  # fmt: skip
 
+    def grouped(self, rows: Value, matrices: Value, ends: Value, dtype: DType) -> Value:
+        """Each row times the matrix of its group, summed in `dtype`; see `ops.Grouped`."""
+        row, column, term, group = range(4)
+        made = TensorType((rows.shape[0], matrices.shape[2]), dtype)
+        return self.add(
+            ops.Grouped(
+                type=made, span=self.span, lhs=rows.id, rhs=matrices.id, ends=ends.id,
+                lhs_labels=(row, term), rhs_labels=(group, term, column), labels=(row, column),
+            )
+        )  # fmt: skip
+
     def gather(
         self, value: Value, index: Value, dim: int, dims: Sequence[int | None],
         shape: Sequence[int],
@@ -310,6 +321,7 @@ _FIELDS: Mapping[type[Node], tuple[str, ...]] = {
     kind: tuple(f for f in kind.__dataclass_fields__ if f != "span")
     for kind in (
         ops.Input, ops.ScalarInput, ops.Constant, ops.Iota, ops.Map, ops.Convert, ops.View,
-        ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Gather, ops.Scan,
+        ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Grouped, ops.Gather,
+        ops.Scan,
     )
 }  # fmt: skip

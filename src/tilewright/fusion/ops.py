@@ -154,6 +154,17 @@ class Contract(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped(Contract):
+    """Each row of `lhs` times one of the matrices along the first dimension of `rhs`.
+
+    It is the one of the row's group: the number of `ends` at or before the row, which ascend.
+    Where there is no such matrix the row of the result is zero.
+    """
+
+    ends: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gather(Node):
     """Elements of a value where an integer `index` leads along its dimension `dim`.
 
@@ -178,6 +189,8 @@ def operands(node: Node) -> tuple[int, ...]:
             return node.args
         case Convert() | View() | Reshape() | Move() | Reduce() | Scan():
             return (node.value,)
+        case Grouped():
+            return (node.lhs, node.rhs, node.ends)
         case Contract():
             return (node.lhs, node.rhs)
         case Gather():

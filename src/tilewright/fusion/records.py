@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span
-from tilewright.fusion import elementwise, indexing, movement, reductions
+from tilewright.fusion import elementwise, grouped, indexing, movement, reductions
 from tilewright.fusion.emit import Emitter, Value
 from tilewright.fusion.ops import Program
 from tilewright.fusion.promotion import Number
@@ -16,6 +16,7 @@ from tilewright.poly.expr import Expr
 
 OPERATIONS: Mapping[str, Callable[..., object]] = {
     **elementwise.TABLE, **movement.TABLE, **reductions.TABLE, **indexing.TABLE,
+    **grouped.TABLE,
 }  # fmt: skip
 
 

@@ -379,7 +379,7 @@ class _Segmenter:
             case ops.Contract():
                 labels = (*node.labels, *_terms(self.nodes, node))
                 own = dict(zip(labels, axes, strict=True))
-                theirs = node.lhs_labels if position == 0 else node.rhs_labels
+                theirs = (node.lhs_labels, node.rhs_labels, node.rhs_labels[:1])[position]
                 return pairs_of([own[a] for a in theirs], other)
             case _:
                 return pairs_of(axes[len(axes) - len(other) :], other)

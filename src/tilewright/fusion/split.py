@@ -45,6 +45,9 @@ def renumbered(node: Node, numbers: list[int]) -> Node:
             return replace(node, value=numbers[node.value])
         case ops.Gather():
             return replace(node, value=numbers[node.value], index=numbers[node.index])
+        case ops.Grouped():
+            ends = numbers[node.ends]
+            return replace(node, lhs=numbers[node.lhs], rhs=numbers[node.rhs], ends=ends)
         case ops.Contract():
             return replace(node, lhs=numbers[node.lhs], rhs=numbers[node.rhs])
         case _:

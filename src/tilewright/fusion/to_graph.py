@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import DType, boolean, i32
 from tilewright.base.spaces import Space
 from tilewright.base.spans import Span
 from tilewright.fusion import ops
 from tilewright.fusion.access import Access, dense, groups
 from tilewright.fusion.domains import Element
 from tilewright.fusion.merge import merge_axes
-from tilewright.fusion.ops import Program
+from tilewright.fusion.ops import Program, TensorType
 from tilewright.fusion.segment import Axes, Instance, Segment, Segmentation, real
 from tilewright.graph import ops as graph_ops
 from tilewright.graph.ops import Graph, Memory, Op, ScalarArgument, Type
@@ -355,6 +355,8 @@ class _Translator:
         axes = self.segment.axes[number]
         result = self._axes(axes[: node.type.rank])
         terms = self._axes(axes[node.type.rank :])
+        if isinstance(node, ops.Grouped):
+            return self._grouped(number, node, result)
         before = len(self.body)
         lhs, rhs = self._operand(number, 0), self._operand(number, 1)
         left, right = set(self.types[lhs].axes), set(self.types[rhs].axes)
@@ -376,6 +378,30 @@ class _Translator:
             return self._loop(before, lhs, rhs, zero, made, *terms, node.span)
         return self._product(lhs, rhs, zero, made, terms, node.span)
 
+    def _grouped(self, number: int, node: ops.Grouped, result: tuple[str, ...]) -> int:
+        """A contraction with the matrix that each row gathers by its group."""
+        ends = self._operand(number, 2)
+        (groups,) = self.types[ends].axes
+        row = self._iota(result[0], self.types[ends].dtype, node.span)
+        past = self._elementwise(
+            ops.Map(type=TensorType((), boolean), span=node.span, name="le", args=()), (ends, row)
+        )
+        counted = self._cast(past, ops.Convert(type=TensorType((), i32), span=node.span, value=0))
+        group = self._reduce_over("add", counted, (groups,), node.span)
+        before = len(self.body)
+        rows, matrices = self._operand(number, 0), self._operand(number, 1)
+        own = self.types[matrices]
+        chosen = Type(tuple(result[0] if a == groups else a for a in own.axes), own.dtype)
+        matrix = self._add(
+            graph_ops.Gather(
+                id=self._id(), type=chosen, span=node.span, value=matrices, axis=groups, index=group
+            )
+        )
+        made = Type(result, node.type.dtype)
+        zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=node.span, value=0))
+        (term,) = (a for a in self.types[rows].axes if a != result[0])
+        return self._loop(before, rows, matrix, zero, made, term, node.span)
+
     def _product(
         self, lhs: int, rhs: int, acc: int, made: Type, terms: tuple[str, ...], span: Span | None
     ) -> int:
@@ -389,7 +415,8 @@ class _Translator:
         self, before: int, lhs: int, rhs: int, zero: int, made: Type, axis: str, span: Span | None
     ) -> int:
         """The reduction loop, with the operands' reads inside it so that they are pipelined."""
-        reads = [op for op in self.body[before:] if isinstance(op, graph_ops.ReadOp)]
+        inner = graph_ops.ReadOp | graph_ops.Gather
+        reads = [op for op in self.body[before:] if isinstance(op, inner)]
         self.body = [op for op in self.body if op not in reads]
         outer, self.body = self.body, []
         param = self._add(graph_ops.Param(id=self._id(), type=made, span=span, position=0))

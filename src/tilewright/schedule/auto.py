@@ -13,6 +13,7 @@ from math import prod
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.schedule.auto_grouped import choose_grouped
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
@@ -66,6 +67,7 @@ def choose_constraints(
     reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp | ops.Scan)}
     if contracts:
         found = _pipelined(graph, contracts[0], target, relief, declared or declare(graph))
+        found = found or _grouped(graph, contracts[0], target, declared or declare(graph))
         found = found or _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:
         found = _reduction(graph, reduced, sizes, relief)
@@ -115,6 +117,13 @@ def _pipelined(
             constraints = (*_blocks(blocks), Tiling(k, found.tile_k))
             return Automatic(constraints, (f"contraction: {ranked.reason}",))
     return None
+
+
+def _grouped(
+    graph: Graph, op: ops.Contract, target: Target, declared: Declared
+) -> Automatic | None:
+    found = choose_grouped(graph, op, target, declared)
+    return None if found is None else Automatic(found[0], (found[1],))
 
 
 def _suitable(problem: Problem, target: Target, relief: int) -> tuple[Ranked, ...]:
