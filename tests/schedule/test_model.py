@@ -132,6 +132,41 @@ def test_few_tiles_with_many_terms_are_split() -> None:
     assert all(c.split_k == 1 for c in candidates(many, SM_90A))
 
 
+# Microseconds on one H200 with a cold L2 cache: tile, blocks that share its terms, stages.
+SPLIT = {
+    Problem(512, 512, 16384): [
+        (29.9, 128, 96, 4, 6), (31.8, 128, 128, 4, 5), (40.2, 128, 128, 8, 5),
+        (48.5, 128, 128, 2, 5),
+    ],
+    Problem(256, 256, 16384): [(14.5, 64, 128, 8, 8), (16.8, 64, 64, 4, 8), (20.3, 64, 64, 8, 8)],
+    Problem(1024, 1024, 8192): [(36.9, 128, 128, 2, 5), (39.9, 128, 64, 1, 8),
+                                (59.6, 128, 128, 1, 6)],
+    Problem(64, 4096, 8192): [(28.0, 64, 64, 2, 8), (32.6, 64, 64, 1, 8)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", SPLIT, ids=str)
+def test_split_plans_rank_as_measured(problem: Problem) -> None:
+    predicted = [
+        predict(problem, Candidate(m, n, 64, stages, m // 64, split_k=parts), SM_90A).seconds
+        for _, m, n, parts, stages in SPLIT[problem]
+    ]
+    assert predicted == sorted(predicted)
+    for (measured, *_), seconds in zip(SPLIT[problem], predicted, strict=True):
+        assert 0.7 < seconds * 1e6 / measured < 1.3
+
+
+def test_clusters_that_find_no_room_together_take_turns() -> None:
+    """A card of 132 multiprocessors has room for 15 clusters of 8 blocks, not for 16."""
+    few, many = Problem(128 * 15, 64, 8192), Problem(128 * 16, 64, 8192)
+    plan = Candidate(128, 64, 64, 6, 2, split_k=8)
+    assert "1 turn," in predict(few, plan, SM_90A).reason
+    assert "2 turns" in predict(many, plan, SM_90A).reason
+    machine = SM_90A.machine
+    assert machine is not None
+    assert [machine.seats(n, 132) for n in (1, 2, 3, 4, 6, 8)] == [132, 132, 120, 120, 102, 120]
+
+
 sizes = st.integers(1, 5000)
 
 

@@ -221,6 +221,19 @@ def test_terms_are_counted_once_and_nothing_is_refuted() -> None:
     assert "all 16384 elements of c are written exactly once" in text
 
 
+def test_the_policy_splits_few_tiles_with_many_terms() -> None:
+    def cluster(constraints: list[Any], m: int, n: int, k: int) -> int:
+        compiled = product(constraints).compile("sm_90a", {"M": m, "N": n, "K": k})
+        return compiled.compilation.kernel.cluster
+
+    assert cluster([], 256, 256, 16384) > 1
+    assert cluster([], 1024, 1024, 8192) > 1
+    assert cluster([], 4096, 4096, 4096) == 1
+    assert cluster([], 256, 256, 128) == 1
+    # What the author says of the hardware stands.
+    assert cluster([tw.HardwareConstraint(stages=3)], 256, 256, 16384) == 1
+
+
 REFUSED = [
     (in_parts(16), sizes(64, 256, 4096, 64, 256), {}, "sm_90a has clusters of 8 blocks, not 16"),
     (in_parts(3), sizes(64, 64, 512, 64, 64), {}, "64 columns are not 3 parts of a multiple of 8"),

@@ -194,7 +194,8 @@ class _Case:
     @cached_property
     def turns(self) -> int:
         """Tiles of the busiest multiprocessor."""
-        return ceil(self.tiles / self.multiprocessors)
+        together = self.candidate.cluster * self.candidate.split_k
+        return ceil(self.tiles / self.machine.seats(together, self.multiprocessors))
 
     @cached_property
     def resident(self) -> int:
@@ -358,9 +359,11 @@ def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Ca
     group = raster_group(shape.tile_m, shape.tile_n, rows, target.multiprocessors)
     # The operand with the larger tile is the one that neighbours share.
     neighbours = rows if shape.tile_n >= shape.tile_m else columns
+    seats = target.machine.seats if target.machine else lambda _, count: count
     for split in SPLITS:
-        if split > 1 and (tiles * split > target.multiprocessors or steps < 2 * split):
-            break
+        room = seats(split, target.multiprocessors)
+        if split > 1 and (tiles * split > room or steps < 2 * split):
+            continue
         made = _staged(problem, replace(shape, group=group, split_k=split), target)
         if made is None or split > target.max_cluster or shape.tile_n % (split * ATOM_COLUMNS):
             continue

@@ -94,9 +94,17 @@ class Machine:
     launch_latency: float  # of an empty kernel
     tile_latency: float  # at the end of a tile: conversion, synchronisation, start of the stores
     step_latency: float  # at the end of a step of the main loop, until the next one's first product
+    # Blocks in clusters of so many, one to a multiprocessor, that the card has room for at once.
+    cluster_seats: tuple[tuple[int, int], ...] = ()
 
     def rate(self, bits: int) -> MatrixRate | None:
         return next((rate for rate in self.matrix_rates if rate.bits == bits), None)
+
+    def seats(self, cluster: int, multiprocessors: int) -> int:
+        """How many multiprocessors blocks in clusters of `cluster` can use."""
+        known = sorted(self.cluster_seats)
+        fitting = next((seats for size, seats in known if size >= cluster > 1), multiprocessors)
+        return fitting // cluster * cluster
 
 
 @dataclass(frozen=True, slots=True)

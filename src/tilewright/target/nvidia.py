@@ -158,6 +158,7 @@ _H200 = Machine(
     launch_latency=3e-6,
     tile_latency=0.6e-6,
     step_latency=40e-9,
+    cluster_seats=((2, 132), (4, 120), (6, 102), (8, 120)),
 )
 
 SM_90A = Target(
