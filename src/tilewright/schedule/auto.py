@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.auto_grouped import choose_grouped
@@ -54,19 +55,22 @@ class Automatic:
 
 
 def choose_constraints(
-    graph: Graph, target: Target, relief: int = 0, declared: Declared | None = None
-) -> Automatic:
+    graph: Graph, target: Target, relief: int = 0, declared: Declared | None = None, *,
+    split: bool = True,
+) -> Automatic:  # fmt: skip
     """Constraints for a graph of known sizes.
 
     With each step of `relief`, up to `MOST_RELIEF`, a thread holds about half as much. `declared`
-    has the tensors' strides and alignments, which decide what the copy engine can move.
+    has the tensors' strides and alignments, which decide what the copy engine can move. Unless
+    `split` is false, blocks of a cluster may share the terms of a product's tile.
     """
     held = held_axes(graph)  # no loop runs along others: reads go there by coordinates
     sizes = {a: n.const for a, n in graph.axes.items() if a in held}
     contracts = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
     reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp | ops.Scan)}
     if contracts:
-        found = _pipelined(graph, contracts[0], target, relief, declared or declare(graph))
+        known = declared or declare(graph)
+        found = _pipelined(graph, contracts[0], target, relief, known, split=split)
         found = found or _grouped(graph, contracts[0], target, declared or declare(graph))
         found = found or _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:
@@ -85,15 +89,18 @@ def completed(
     known = all(extent.is_const for extent in graph.axes.values())
     if not products or not known or any(not isinstance(c, Hardware) for c in constraints):
         return tuple(constraints)
-    return (*choose_constraints(graph, target, declared=declared).constraints, *constraints)
+    # What the author says of the hardware may not suit clusters.
+    chosen = choose_constraints(graph, target, declared=declared, split=not constraints)
+    return (*chosen.constraints, *constraints)
 
 
 # ---------------------------------------------------------------- contractions
 
 
 def _pipelined(
-    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared
-) -> Automatic | None:
+    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared, *,
+    split: bool,
+) -> Automatic | None:  # fmt: skip
     """The tiles that the model ranks first of those that warp roles suit, if there are any."""
     lhs, rhs = graph.by_id[op.lhs].type, graph.by_id[op.rhs].type
     own = [[a for a in t.axes if a not in o.axes] for t, o in ((lhs, rhs), (rhs, lhs))]
@@ -107,14 +114,18 @@ def _pipelined(
         sizes[row], sizes[column], sizes[k], prod(sizes[a] for a in batch),
         lhs.dtype.bytes, max(written, default=2),
     )  # fmt: skip
-    for ranked in _suitable(problem, target, relief):
+    for ranked in _suitable(problem, target, relief, split=split):
         found = ranked.candidate
         tiles = (found.tile_n, found.tile_m) if found.swapped else (found.tile_m, found.tile_n)
         blocks = {row: tiles[0], column: tiles[1]} | dict.fromkeys(batch, 1)
         shape = Shape(blocks, {k: found.tile_k})
-        plan = plan_roles(graph, shape, Hardware(), target, declared, None)
+        parts = (Hardware(split_k=found.split_k),) if found.split_k > 1 else ()
+        try:
+            plan = plan_roles(graph, shape, *(parts or (Hardware(),)), target, declared, None)
+        except ConstraintError:  # the program's terms cannot be shared
+            continue
         if isinstance(plan, Plan) and plan.roles and plan.roles.consumers == found.consumers:
-            constraints = (*_blocks(blocks), Tiling(k, found.tile_k))
+            constraints = (*_blocks(blocks), Tiling(k, found.tile_k), *parts)
             return Automatic(constraints, (f"contraction: {ranked.reason}",))
     return None
 
@@ -126,15 +137,18 @@ def _grouped(
     return None if found is None else Automatic(found[0], (found[1],))
 
 
-def _suitable(problem: Problem, target: Target, relief: int) -> tuple[Ranked, ...]:
-    """Plans of one cluster and one part, the fastest first; narrower ones with each relief."""
+def _suitable(
+    problem: Problem, target: Target, relief: int, *, split: bool
+) -> tuple[Ranked, ...]:  # fmt: skip
+    """Plans without shared operands, the fastest first; narrower ones with each relief."""
     bits = 8 * problem.operand_bytes
     if bits >= 32 or target.machine is None or target.machine.rate(bits) is None:
         return ()
     most = MOST_ACCUMULATORS >> relief
     found = [
         c for c in candidates(problem, target)
-        if c.cluster == 1 and c.split_k == 1 and (c.tile_n % PANEL == 0 or c.tile_n <= PANEL)
+        if c.cluster == 1 and (split or c.split_k == 1)
+        and (c.tile_n % PANEL == 0 or c.tile_n <= PANEL)
         and c.tile_m * c.tile_n <= most * WARPGROUP * c.consumers
     ]  # fmt: skip
     return rank(problem, found, target)
