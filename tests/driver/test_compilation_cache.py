@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.base.diagnostics import CoverageError
+from tilewright.base.spans import Span
 from tilewright.driver import cache_key, pipeline
 from tilewright.driver.cache_key import NoKeyError, spelled
 from tilewright.driver.compile import Rewrites
@@ -331,6 +332,25 @@ def test_an_entry_takes_no_refuted_kernel(folder: Path) -> None:
     kept = entry.outcome()
     assert kept is not None
     assert kept.kernel == kernel
+
+
+def test_asynchronous_kernels_are_kept_whole(folder: Path) -> None:
+    from benchmarks.hopper_gemm import Plan, gemm
+
+    kernel = gemm(Plan(512, 512, 512))
+    here = Span("a.py", 3, 4, 9)
+    kernel = replace(
+        kernel,
+        maps=tuple(replace(m, span=here) for m in kernel.maps),
+        phases=tuple(replace(p, span=replace(here, line=n)) for n, p in enumerate(kernel.phases)),
+    )
+    entry = Entry(DiskCache(folder), "1" * 64)
+    entry.keep(Proven(kernel, ()))
+    kept = entry.outcome()
+    assert kept is not None
+    assert repr(kept.kernel) == repr(kernel)
+    assert kept.interface.maps == tuple(replace(m, span=None) for m in kernel.maps)
+    assert kept.interface.shared_bytes == kernel.shared_bytes
 
 
 def test_an_entry_takes_no_kernel_that_its_text_does_not_say(folder: Path) -> None:
