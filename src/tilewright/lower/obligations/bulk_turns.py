@@ -35,6 +35,14 @@ class Turns:
     peers: tuple[str, ...] = ()
     copies: tuple[Guard, ...] = ((),)
 
+    def of_block(self, kernel: Kernel, frame: Frame) -> dict[str, str]:
+        """The names that the block alone determines, in any turn."""
+        known = {"block", *(s.name for s in kernel.symbols)}
+        for _, decode in frame.decodes:
+            if decode.source.variables() <= known:
+                known |= {n for n, _ in decode.digits}
+        return {a: b for a, b in self.names.items() if a in known}
+
 
 def apart(program: Program, one: Site, two: Site) -> bool:
     """Whether no thread comes to both statements: the guards around them exclude each other."""

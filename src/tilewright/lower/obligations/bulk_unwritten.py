@@ -73,6 +73,13 @@ def loaded_before_read(program: Program, found: Sequence[Access]) -> Iterator[Ob
                 yield Obligation(Kind.UNWRITTEN, name, result, load.span, load.label)
 
 
+def loaded_in_turn(program: Program, found: Sequence[Access], read: Access) -> bool:
+    """Whether all that is read is what other roles load in the same turn."""
+    loads = loaded_by_others(program, found, read)
+    program.world.fresh()
+    return isinstance(_loaded(program, found, read, loads), Proved)
+
+
 def _loaded(
     program: Program, found: Sequence[Access], read: Access, loads: Sequence[Access]
 ) -> Result:

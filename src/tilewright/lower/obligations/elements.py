@@ -27,7 +27,7 @@ from tilewright.kernel.ops import (
     RegRef,
     Store,
 )
-from tilewright.lower.obligations.accesses import VECTOR, accesses
+from tilewright.lower.obligations.accesses import VECTOR, Access, accesses
 from tilewright.lower.obligations.bulk_boxes import (
     DEPTH,
     ROW,
@@ -38,7 +38,7 @@ from tilewright.lower.obligations.bulk_boxes import (
     tile_access,
 )
 from tilewright.lower.obligations.bulk_turns import apart, turns
-from tilewright.lower.obligations.bulk_unwritten import untraced
+from tilewright.lower.obligations.bulk_unwritten import loaded_in_turn, untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.holdings import added, sources, vector, written
@@ -51,12 +51,14 @@ from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
     Kind,
     Obligation,
+    Piece,
     Proved,
     Refuted,
     Result,
     Unknown,
     Witness,
     attempt,
+    image,
     instance_text,
 )
 from tilewright.poly.sets import Dim, Point
@@ -94,6 +96,7 @@ class _Walk:
         self.seen: dict[tuple[int, int], int] = {}
         self.through = 0  # the last load from shared memory on the way
         self.roles = bool(program.kernel.phases)
+        self.found = (*accesses(program), *bulk_accesses(program)) if self.roles else ()
 
     def from_store(self, site: Site, store: Store) -> Result:
         index = vector(store.dst.index, store.axis, store.width)
@@ -311,7 +314,9 @@ class _Walk:
                 if (fault := self.source(there, site)) is not None:
                     return fault
         if others:
-            return None
+            own = self.reads(read, name)
+            same = all(loaded_in_turn(self.program, self.found, a) for a in own)
+            return None if same else self.in_no_turn(wanted, read, others, name)
         found = list(writers(self.program.sites, read, name))
         plain = self.roles and found and all(w.loop is None for w in found)
         if plain and not self.in_turn(read, name):
@@ -336,9 +341,51 @@ class _Walk:
         return None
 
     def in_turn(self, read: Site, name: str) -> bool:
-        found = (*accesses(self.program), *bulk_accesses(self.program))
-        own = (a for a in found if a.site is read and a.ref.name == name and not a.writes)
-        return all(written_in_turn(self.program, a, found) for a in own)
+        """Whether all that is read was written in the same turn."""
+        own = self.reads(read, name)
+        return all(written_in_turn(self.program, a, self.found) for a in own)
+
+    def reads(self, site: Site, name: str) -> list[Access]:
+        return [a for a in self.found if a.site is site and a.ref.name == name and not a.writes]
+
+    def in_no_turn(self, wanted: Wanted, read: Site, loads: Sequence[Site], name: str) -> Result:
+        """What a turn reads and does not load: a fault where no turn loads there what is wanted."""
+        names = [Expr.of(n) for n in wanted.dims]
+        otherwise = Unknown(f"{name} is read in a turn that does not load it")
+        world = self.program.world
+        world.fresh()
+        axes: Sequence[str] = ()
+        rest = image(world, Piece(tuple(wanted.dims.values()), wanted.guard, tuple(names)))
+        for site in loads:
+            load, link = site.statement, turns(self.program, read, site)
+            found = box_of(self.program.kernel, load) if isinstance(load, BulkLoad) else None
+            if isinstance(link, str) or not isinstance(load, BulkLoad) or found is None:
+                return otherwise
+            declared, box = found
+            axes = self.axes.get(declared.tensor, ())
+            at = in_tensor(declared, added(load.coordinates, box.position))
+            index, exprs, over = written(self.program.kernel, site)
+            for there in wanted.across(
+                self.program, site, over, index, exprs, link, suffix=self.suffix(), any_turn=True
+            ):
+                pairs = zip(axes, there.mapped(at), strict=False)
+                there = there.under(*(equal(e, there.tags[a]) for a, e in pairs if a in there.tags))
+                back = tuple(there.resolved(e) for e in names)
+                piece = Piece(tuple(there.dims.values()), there.guard, back)
+                rest = rest.subtract(image(world, piece))
+        point = rest.first()
+        if point is None:
+            return otherwise
+        point = Point(
+            point.symbols, tuple(zip(wanted.dims, (v for _, v in point.values), strict=True))
+        )
+        values = point.bindings()
+        element = tuple(e.evaluate(values) for e in wanted.ref)
+        tags = ((a, wanted.tags[a]) for a in axes if a in wanted.tags)
+        wants = ", ".join(f"{a} = {e.evaluate(values)}" for a, e in tags)
+        place = f"{name}[{', '.join(map(str, element))}]"
+        text = f"{place} is read for {wants}, which no turn loads there"
+        return _fault(wanted, text, element, point)
 
     def source(self, there: Wanted, site: Site) -> Result | None:
         """What a write put into the elements wanted: `there` is at its points."""

@@ -102,24 +102,25 @@ class Wanted:
 
     def across(
         self, program: Program, site: Site, over: Over, ref: Sequence[Expr],
-        exprs: Sequence[Expr], link: Turns, *, suffix: str,
+        exprs: Sequence[Expr], link: Turns, *, suffix: str, any_turn: bool = False,
     ) -> Iterator[Wanted]:  # fmt: skip
         """As `at`, in another role: in the turn that `link` says, by any thread there.
 
         One for each way in which this block gets what the cluster's blocks write.
         """
         frame = site.frame
-        names = (n for n, own in link.names.items() if own in self.now or own in self.dims)
+        same = link.of_block(program.kernel, frame) if any_turn else link.names
+        names = (n for n, own in same.items() if own in self.now or own in self.dims)
         wide = (*ref, *exprs, *(Expr.of(n) for n in names))
         where = domain(program.kernel, frame, wide, over, ())
         now: dict[str, Expr | int | str] = {}
         dims = dict(self.dims)
         for d in where.dims:
-            own = link.names.get(d.name)
+            own = same.get(d.name)
             now[d.name] = d.name + suffix if own is None else self.now.get(own, own)
         for d in where.dims:
             name = str(now[d.name])
-            if link.names.get(d.name) in (None, name):
+            if same.get(d.name) in (None, name):
                 dims.setdefault(name, Dim(name, d.extent.substitute(now)))
         rows = [*self.guard, *(c.substitute(now) for c in where.guard)]
         rows += [equal(a.substitute(now), b) for a, b in zip(ref, self.ref, strict=True)]
