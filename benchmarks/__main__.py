@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks import fusions, gemm, grouped, rows, schedules
+from benchmarks import fusions, gemm, grouped, rows, schedules, split
 from benchmarks.measure import HEADER
 
 TABLES = {
@@ -14,6 +14,7 @@ TABLES = {
     "grouped": grouped.cases,
     "rows": rows.cases,
     "schedules": schedules.cases,
+    "split": split.cases,
     "fusions": fusions.cases,
 }
 
