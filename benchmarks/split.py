@@ -1,4 +1,4 @@
-"""Products of few tiles and many terms, with and without split sums: ``python -m benchmarks split``.
+"""Products of few tiles and many terms, with and without split sums: `python -m benchmarks split`.
 
 The peer is cuBLAS through `torch.mm`.
 """
