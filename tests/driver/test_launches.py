@@ -88,8 +88,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(launch.Launcher, "module", module)
     monkeypatch.setattr(fused_run.FusedRunner, "_module", module)
     for place in (launch, fused_run):
-        monkeypatch.setattr(place, "current_stream", lambda _: STREAM)
-    monkeypatch.setattr(launch, "stream_reader", lambda: lambda _: STREAM)
+        monkeypatch.setattr(place, "stream_reader", lambda: lambda _: STREAM)
+    monkeypatch.setattr(launch, "current_stream", lambda _: STREAM)
     monkeypatch.setattr(call_module, "view", view)
     return found
 

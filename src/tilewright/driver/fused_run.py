@@ -26,7 +26,7 @@ from tilewright.runtime.arguments import (
     view,
 )
 from tilewright.runtime.cache import default_cache
-from tilewright.runtime.cuda_driver import Module, current_stream, load_module, use_device
+from tilewright.runtime.cuda_driver import Module, load_module, stream_reader, use_device
 from tilewright.runtime.launch import BoundLaunch, bind_launch
 from tilewright.runtime.toolchain import compile_source
 
@@ -157,6 +157,7 @@ class FusedRunner:
             tuple((b.number, make(b)) for b in self._buffers),
             tuple(self._results),
             given.device.index,
+            stream_reader(),
         )
 
     def _bound(
@@ -198,6 +199,7 @@ class StartedFusion:
     buffers: tuple[tuple[int, Callable[[], Any]], ...]
     results: tuple[tuple[int, int | None], ...]
     device: int
+    stream: Callable[[int], int]  # the current one of a device
 
     def __call__(self, originals: Sequence[Any], pointers: list[int]) -> list[Any]:
         """Make what is written and start the kernels in order; the results that are returned."""
@@ -211,7 +213,7 @@ class StartedFusion:
 
     def start(self, slots: Sequence[int]) -> None:
         """Start the kernels in order, given the pointers of all slots."""
-        stream = current_stream(self.device)
+        stream = self.stream(self.device)
         for launch, where in self.launches:
             launch(stream, *[slots[slot] + offset for slot, offset in where])
 
