@@ -350,14 +350,12 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
         a = atom_ref(terms.rows, {**chosen, k: term // atom.k})
     begun = step * b.plan.axes[looped].tile + term  # zero in the first product of all
     coordinate = b.step_start(k, step) + term if looped == k else term
-    reduces = [ReducedAxis(k, b.plan.axes[k].extent, coordinate)]
-    if looped != k and looped in product.contracted:
-        reduces.append(ReducedAxis(looped, b.plan.axes[looped].extent, step))
+    counted = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
     start = work.found.loop.inits[0] if work.found.in_place else product.acc
     first: Guard = (at_least(begun if work.found.in_place else term, 1),)
     return WarpgroupMma(
         over, atom.name, atom_ref(made, chosen), a, tile(work.columns, atom.n),
-        first if _is_zero(b, start) else (), tuple(reduces), product.span,
+        first if _is_zero(b, start) else (), (counted,), product.span,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Loop
-from tilewright.lower.obligations.carrying import resets_family
+from tilewright.lower.obligations.carrying import carrying_loops, resets_family
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.reductions import (
     RUN,
@@ -108,7 +108,12 @@ def _sums(program: Program, terms: Sequence[Term]) -> Sums | Unknown:
         outer = max((common_loops(term.site, r) for r in readers), key=len)
         summing.append(term.site.frame.loops[len(outer) :])
     places = tuple(place_of(program, t) for t in terms)
-    return Sums(program, tuple(terms), places, tuple(summing))
+    family = frozenset((fragment,))
+    counting = [
+        carrying_loops(program, t.site, t.reduced.coordinate, loops, family)
+        for t, loops in zip(terms, summing, strict=True)
+    ]
+    return Sums(program, tuple(terms), places, tuple(summing), tuple(counting))
 
 
 def common_loops(one: Site, two: Site) -> tuple[Loop, ...]:
@@ -132,12 +137,14 @@ def _reads(program: Program, site: Site, fragment: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The instructions of one accumulator; `summing` are the loops of one sum of each."""
+    """The instructions of one accumulator; `summing` are the loops of one sum of each, and
+    `counting` those over which sums are added up in what a loop carries."""
 
     program: Program
     terms: tuple[Term, ...]
     places: tuple[Domain, ...]
     summing: tuple[tuple[Loop, ...], ...]
+    counting: tuple[tuple[Loop, ...], ...]
 
     @property
     def context(self) -> dict[str, Dim]:
@@ -149,7 +156,7 @@ class Sums:
 
     def complete(self) -> Result:
         """Each term of each sum is counted once."""
-        context = self.context
+        context = shared_context(self.terms, self.places, self.counting)
         pieces = [piece_of(t, p, context) for t, p in zip(self.terms, self.places, strict=True)]
         once = counted_once(self.program, pieces, self.terms[0], context)
         if not isinstance(once, Proved):

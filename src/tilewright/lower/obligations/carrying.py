@@ -78,6 +78,21 @@ def counting_loops(
     return tuple(reversed(found))
 
 
+def carrying_loops(
+    program: Program, site: Site, coordinate: Expr, inner: Sequence[Loop], family: frozenset[str]
+) -> tuple[Loop, ...]:
+    """The same where each sum is begun anew in every turn of the loops around `inner`."""
+    found = list(inner)
+    classes = families(program)
+    used, current = _sources(site, coordinate), family
+    for loop in reversed(site.frame.loops[: len(site.frame.loops) - len(inner)]):
+        current = _carried(program, loop.body, current, classes)
+        if loop.var not in used or not current:
+            break
+        found.insert(0, loop)
+    return tuple(found)
+
+
 def _sources(site: Site, coordinate: Expr) -> frozenset[str]:
     """The names that a coordinate uses, also through decodes."""
     names = coordinate.variables()
