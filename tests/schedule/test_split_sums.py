@@ -117,7 +117,7 @@ CASES = [
     (2, sizes(128, 128, 256, 128, 128), tw.bf16, tw.bf16, tw.f32, "NTN"),
     (4, sizes(64, 64, 640, 64, 64), tw.f16, tw.f32, tw.f32, "NTN"),
     (3, sizes(72, 88, 136, 64, 96), tw.bf16, tw.bf16, tw.f32, "NTN"),  # ragged everywhere
-    (8, sizes(64, 64, 328, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # 6 steps: two of 8 blocks have none
+    (8, sizes(64, 64, 328, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # 6 steps for 8 blocks
     (4, sizes(64, 64, 328, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # and for 4
     (2, sizes(16, 128, 256, 16, 128), tw.bf16, tw.bf16, tw.f32, "NTN"),  # N gives the rows
     (2, sizes(128, 64, 192, 128, 64), tw.bf16, tw.bf16, tw.f32, "TNN"),
