@@ -82,7 +82,7 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
             _set(b, work, start)
         if work.rows_from.computed:
             whole = _branches(b, work) or b.plan.axes[work.contract.k].tile == work.atom.k
-            (_one_at_a_time if whole else _rolling)(b, op, work)
+            (_one_at_a_time if whole else _rolling)(b, op, work, roles)
         else:
             _overlapped(b, op, work, roles)
         return (work.made,)
@@ -140,14 +140,14 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
 
-def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work) -> None:
+def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     """Make each step's whole row operand, and add its product onto the same registers."""
     with b.loop(op.axis, op.span) as step:
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
         _start_product(b, work, count, step)
+        pass_turn(b, roles, step, b.plan.axes[op.axis].steps)
         _end_product(b, work, count)
-    pass_turn(b)
 
 
 def _rolling(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
