@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import (
@@ -13,7 +14,20 @@ from tilewright.kernel.async_ops import (
     ProxyFence,
     TensorMap,
 )
-from tilewright.kernel.ops import If, MatrixShape, MemRef, Over, Shared, Store, Swizzle
+from tilewright.kernel.ops import (
+    Assign,
+    If,
+    Load,
+    MatrixShape,
+    MemRef,
+    Over,
+    RegRef,
+    Shared,
+    Statement,
+    Store,
+    Swizzle,
+)  # fmt: skip
+from tilewright.kernel.rewrite import substitute
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.poly.expr import Expr, Guard, equal
@@ -55,12 +69,35 @@ class _Panels:
         return (self.width, STRIP) if self.across else (STRIP, self.width)
 
 
-def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment) -> bool:
-    """Store a tile by the copy engine; False where it cannot, and nothing is emitted.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One panel: the counters of strips and panels. `alone`: its registers serve each in turn."""
 
-    A tile whose last rows are not its own is left out.
+    strip: Expr
+    panel: Expr
+    alone: bool
+
+    def register(self, ref: RegRef) -> RegRef:
+        if not self.alone:
+            return ref
+        first = {str(self.strip): 0, str(self.panel): 0}
+        return RegRef(ref.name, tuple(e.substitute(first) for e in ref.index))
+
+
+def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment, making: Sequence[Statement]) -> bool:
+    """Store a tile by the copy engine; False where it cannot, and only `making` is emitted.
+
+    `making` are the statements that make the value. What they do element by element happens panel
+    by panel, so that few of its registers are in use at once. A tile whose last rows are not its
+    own is left out.
     """
     panels = _panels(b, op, value)
+    if panels is None or b.plan.ragged is not None:
+        first, each = tuple(making), ()
+    else:
+        first, each = _by_panel(b, value, panels, making)
+    for statement in first:
+        b.emit(statement)
     if panels is None:
         return False
     tensor = b.tensors[op.memory]
@@ -78,8 +115,68 @@ def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment) -> bool:
         b.unrolled("strip", panels.strips, op.span) as strip,
         b.unrolled("panel", panels.count, op.span) as panel,
     ):
-        _emit_panel(b, op, value, panels, box, buffer, (strip, panel))
+        place = _Place(strip, panel, alone=bool(each) and b.graph.uses[op.value] == (op.id,))
+        for statement in each:
+            b.emit(_in_panel(b, statement, value, panels, place))
+        _emit_panel(b, op, value, panels, box, buffer, place)
+    if place.alone:
+        _keep_one_panel(b, value, panels)
     return True
+
+
+def _by_panel(
+    b: Builder, value: Fragment, panels: _Panels, making: Sequence[Statement]
+) -> tuple[tuple[Statement, ...], tuple[Assign | Load, ...]]:
+    """What comes first, and the elementwise statements at the end that count along the panels."""
+    columns, _ = _panel_digits(b, value, panels)
+    last = max((i for i, s in enumerate(making) if not isinstance(s, Assign | Load)), default=-1)
+    first, each = list(making[: last + 1]), list[Assign | Load]()
+    for statement in making[last + 1 :]:
+        if isinstance(statement, Assign | Load) and columns in dict(statement.over):
+            each.append(statement)
+        else:
+            first.append(statement)
+    if panels.count == 1:
+        return tuple(making), ()
+    return tuple(first), tuple(each)
+
+
+def _keep_one_panel(b: Builder, value: Fragment, panels: _Panels) -> None:
+    """Give a value that nothing else reads the registers of one panel, used again for each."""
+    count = panels.width // 2  # of a thread: 64 rows of them for 128 threads
+    shape = (*(1 for _ in value.shape[:-1]), count)
+    at = next(i for i, r in enumerate(b.registers) if r.name == value.name)
+    b.registers[at] = replace(b.registers[at], shape=shape, holds=f"a panel of {value.layout}")
+
+
+def _panel_digits(b: Builder, value: Fragment, panels: _Panels) -> tuple[str, str]:
+    """The variables that count the value's registers in steps of 8 columns, and of 64 rows."""
+    placed = b.place(value.layout)
+    names = {
+        (d.axis, d.stride): str(v)
+        for d, v in zip(placed.layout.digits, placed.variables, strict=True)
+        if d.place is Place.REGISTER
+    }
+    return names.get((panels.n, 8), ""), names.get((panels.m, STRIP), "")
+
+
+def _in_panel(
+    b: Builder, statement: Assign | Load, value: Fragment, panels: _Panels, place: _Place
+) -> Statement:
+    """The instances of a statement that belong to one panel."""
+    columns, strips = _panel_digits(b, value, panels)
+    tiles = panels.width // 8
+    within = b.register_digit("panel_tile")
+    over: Over = tuple(
+        (str(within), tiles) if name == columns else (name, extent)
+        for name, extent in statement.over if name != strips
+    )  # fmt: skip
+    chosen: dict[str, Expr | int | str] = {columns: place.panel * tiles + within}
+    (made,) = substitute((statement,), chosen | {strips: place.strip})
+    if not isinstance(made, Assign | Load):
+        return made
+    dst = place.register(made.dst) if made.dst.name == value.name else made.dst
+    return replace(made, over=over, dst=dst)
 
 
 def _box_order(axes: tuple[str, ...], panels: _Panels) -> tuple[str, ...]:
@@ -132,10 +229,10 @@ def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
 
 def _emit_panel(
     b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, box: TensorMap,
-    buffer: Shared, where: tuple[Expr, Expr],
+    buffer: Shared, place: _Place,
 ) -> None:  # fmt: skip
     """Wait for the slot, fill it together, and let one thread start its copy."""
-    strip, panel = where
+    strip, panel = place.strip, place.panel
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
     slot = (strip * panels.count + panel) % SLOTS
     meet = NamedBarrier(V(b.role) + PANEL, 128)
@@ -145,7 +242,7 @@ def _emit_panel(
         b.emit(If((*first, *one), (BulkWait(0, read=True),)))
     b.emit(If(one, (BulkWait(SLOTS - 1 if whole > 1 else 0, read=True),)))
     b.emit(meet)
-    b.emit(_store(b, op, value, panels, buffer, slot, where))
+    b.emit(_store(b, op, value, panels, buffer, slot, place))
     b.emit(ProxyFence())
     b.emit(meet)
     start = {a: b.base(a) for a in op.type.axes}
@@ -169,10 +266,10 @@ def _group_start(b: Builder, value: Fragment, axis: str) -> Expr:
 
 def _store(
     b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, buffer: Shared, slot: Expr,
-    where: tuple[Expr, Expr],
+    place: _Place,
 ) -> Store:  # fmt: skip
     """A panel's registers to shared memory, by matrix stores where there are any."""
-    strip, panel = where
+    strip, panel = place.strip, place.panel
     m, n = panels.m, panels.n
     placed = b.place(value.layout)
     known = {(d.axis, d.stride): v for d, v in
@@ -205,7 +302,7 @@ def _store(
         )  # fmt: skip
         if form is not None:
             matrix = MatrixShape(form.name, str(lane_row), str(lane_column), names)
-    source = type(source)(source.name, tuple(e.substitute(unit) for e in source.index))
+    source = place.register(RegRef(source.name, tuple(e.substitute(unit) for e in source.index)))
     return Store(
         over, MemRef(buffer.name, (V(b.role), slot, *index)), source, 2,
         -2 if panels.across else -1, span=op.span, matrix=matrix,

@@ -121,15 +121,19 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
     if natural is None or staged or set(value_axes) != set(op.type.axes):
         first = None if memory.allocated else contiguous(b.tensors[op.memory], op.type.axes)
         natural = default_layout(b, op.type.axes, first)
-    if set(value_axes) == set(op.type.axes):
-        value = demand(b, op.value, natural)
+    with b.aside() as making:
+        if set(value_axes) == set(op.type.axes):
+            value = demand(b, op.value, natural)
+        else:
+            placed = b.place(natural.layout)
+            source = expression(b, op.value, placed, natural)
+            value = b.fragment(f"v{op.id}_spread", op.type.dtype, natural, op.span)
+            b.emit(Assign(placed.over, value.ref(placed.registers()), source, op.span))
+    if memory.allocated:
+        for statement in making:
+            b.emit(statement)
     else:
-        placed = b.place(natural.layout)
-        source = expression(b, op.value, placed, natural)
-        value = b.fragment(f"v{op.id}_spread", op.type.dtype, natural, op.span)
-        b.emit(Assign(placed.over, value.ref(placed.registers()), source, op.span))
-    if not memory.allocated:
-        if not store_bulk(b, op, value):
+        if not store_bulk(b, op, value, making):
             store_global(b, op, value)
         elif rest := b.whole_tile(whole=False):
             with b.guarded(rest, None, op.span):

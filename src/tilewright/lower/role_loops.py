@@ -44,6 +44,7 @@ from tilewright.lower.rings import (
     declare_ring,
     released,
 )
+from tilewright.lower.role_strips import StripRing, declare_strip, load_strip
 from tilewright.lower.role_tiles import load_tile
 from tilewright.lower.turns import await_turn, pass_turn
 from tilewright.lower.values import INLINE, demand, expression
@@ -52,6 +53,7 @@ from tilewright.poly.expr import Expr, Guard, at_least, equal
 from tilewright.poly.layout import Place
 from tilewright.schedule.plan import ContractPlan, Roles
 from tilewright.schedule.role_products import Factor, Multiplied, find_product, made_of
+from tilewright.schedule.strips import strips_of
 from tilewright.target.model import MmaAtom
 
 V = Expr.of
@@ -68,6 +70,7 @@ class _Work:
     rows_from: Factor
     rows: tuple[Operand, ...]
     columns: Operand
+    strips: tuple[StripRing, ...]
     made: Fragment
 
 
@@ -75,7 +78,7 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
     """The values that the loop carries: the copies of one role, the arithmetic of the others."""
     work = _work(b, op, roles)
     await_turn(b, roles)
-    b.copies = (*b.copies, copies(b, work.ring, (*work.rows, work.columns)))
+    b.copies = (*b.copies, copies(b, work.ring, (*work.rows, work.columns), work.strips))
     if work.found.in_place:
         start = op.inits[0]
         if not _is_zero(b, start):
@@ -99,11 +102,14 @@ def _work(b: Builder, op: ops.Iterate, roles: Roles) -> _Work:
     m, n, k = contract.m or "", contract.n or "", contract.k
     rows = tuple(declare_operand(b, read, m, k) for read in first.reads)
     columns = declare_operand(b, second.reads[0], n, k)
+    copied = {read.id for read in (*first.reads, *second.reads)}
+    found_strips = strips_of(b.graph, op, copied, b.plan.axes, b.declared)
+    strips = tuple(declare_strip(b, strip) for strip in found_strips)
     ring = declare_ring(b, op)
     product = found.product
     made = b.fragment(f"v{product.id}_acc", product.type.dtype, contract_layouts(b, product)[2],
                       product.span)  # fmt: skip
-    return _Work(found, contract, atom, ring, first, rows, columns, made)
+    return _Work(found, contract, atom, ring, first, rows, columns, strips, made)
 
 
 def _is_zero(b: Builder, number: int) -> bool:
@@ -181,7 +187,7 @@ def _with_arithmetic(
             _set(b, work, product.acc)
         _await_slot(b, work, count, op)
         _start_product(b, work, count, step)
-        _read_beside(b, work, op)
+        _read_beside(b, work, op, work.ring.slot(count))
         _end_product(b, work, count)
         b.scopes[-1].memo[product.id, None] = made
         b.scopes[-1].memo[product.id, made.tiled] = made
@@ -235,6 +241,10 @@ def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released
     with b.aside() as making:
         for operand in work.rows:
             load_tile(b, operand, slot, tiled.project(operand.read.type.axes))
+        made = {o.id for o in made_of(b.graph, work.rows_from.value)}
+        for held in work.strips:
+            if held.strip.read.id in made:
+                load_strip(b, held, slot, tiled.project(held.strip.read.type.axes))
         rows = operand_fragment(b, work.found.product, work.rows_from.value, tiled)
     parts = b.plan.axes[k].tile // size
     part = _part_digit(b, tiled, k) if parts > 1 else V(0)
@@ -278,14 +288,23 @@ def _split(making: Sequence[Statement], digit: str) -> tuple[Body, Body]:
     return tuple(first), tuple(each)
 
 
-def _read_beside(b: Builder, work: _Work, op: ops.Iterate) -> None:
+def _read_beside(b: Builder, work: _Work, op: ops.Iterate, slot: Expr) -> None:
     """Read and compute what goes with the product while the instructions run."""
     product, tiled = work.found.product, work.made.tiled
+    made = {o.id for o in made_of(b.graph, work.rows_from.value)}
+    for held in work.strips:
+        read = held.strip.read
+        if not set(b.graph.uses[read.id]) <= made:
+            load_strip(b, held, slot, _with_product(tiled, read.type.axes))
     for number in _outside(b, op, product):
         axes = b.graph.by_id[number].type.axes
-        extra = [a for a in axes if a not in tiled.layout.axes]
-        if all(b.plan.axes[a].tile == 1 for a in extra):
-            demand(b, number, tiled.project(axes).with_units(extra))
+        if all(b.plan.axes[a].tile == 1 for a in axes if a not in tiled.layout.axes):
+            demand(b, number, _with_product(tiled, axes))
+
+
+def _with_product(tiled: Tiled, axes: Sequence[str]) -> Tiled:
+    """The layout of a value that goes with the product, element by element."""
+    return tiled.project(axes).with_units([a for a in axes if a not in tiled.layout.axes])
 
 
 def _outside(b: Builder, op: ops.Iterate, product: ops.Contract) -> list[int]:
