@@ -13,6 +13,7 @@ from tilewright.lower.obligations.async_skeleton import (
     MatrixStep,
     PlainStep,
     Registers,
+    RemoteStep,
 )
 from tilewright.lower.obligations.async_state import (
     Does,
@@ -35,6 +36,7 @@ _ENDED_WITH = {
     Does.WRITE: "a phase or barrier between the two",
     Does.COPY: "an AsyncWait that covers the copy, then a barrier",
     Does.LOAD: "a PhaseWait for the phase that the load completes",
+    Does.REMOTE: "a PhaseWait for the phase that the store completes",
     Does.STORE: "a BulkWait that covers the store, then a barrier",
     Does.MATRIX: "a WarpgroupWait that covers the instruction, then a phase or barrier",
 }
@@ -95,7 +97,13 @@ class Accesses:
         log.add(made)
 
     def _registers(
-        self, unit: Unit, step: PlainStep, own: Registers, env: Env, mask: int, group: Warpgroup
+        self,
+        unit: Unit,
+        step: PlainStep | RemoteStep,
+        own: Registers,
+        env: Env,
+        mask: int,
+        group: Warpgroup,
     ) -> None:
         if not mask:
             return
@@ -133,6 +141,37 @@ class Accesses:
                     phase.issued += step.size
                     # The phase cannot end before the load has begun.
                     phase.gathered |= self.state.lasting(known)
+
+    def remote(self, unit: Unit, step: RemoteStep, env: Env, mask: int, phase: Phase) -> None:
+        """A warp's stores to the block of the phase, which they signal. No proxy is changed."""
+        group = self._group_of(unit)
+        for registers in step.registers:
+            self._registers(unit, step, registers, env, mask, group)
+        if step.footprint is None:
+            return
+        made = self.state.event(Does.REMOTE, unit.number)
+        made.lanes, made.step, made.env = mask, step, env
+        made.writes, made.blocks = True, (phase.block,)
+        print_ = step.footprint(env, mask)
+        made.prints = (print_,)
+        if print_.twice:
+            self._fault_or_open(
+                Kind.RACE, made, print_, print_.twice, True,
+                f"{self.memory.element(print_, print_.twice)} is written by two threads of "
+                f"{self.words.of(made)} at once",
+            )  # fmt: skip
+        known = unit.knows(mask)
+        self._check(made, print_, known, True)
+        log = self.state.log(phase.block, print_.arena)
+        _cover(log, print_, known)
+        log.add(made)
+        phase.loads.append(made)
+        phase.issued += step.size * mask.bit_count()
+        # The phase cannot end before the stores have begun.
+        phase.gathered |= self.state.lasting(known)
+
+    def _group_of(self, unit: Unit) -> Warpgroup:
+        return next(g for g in self.state.groups if unit in g.units)
 
     def store(self, unit: Unit, step: BoxStep, env: Env, mask: int) -> None:
         for lane in _lanes(mask):
@@ -278,7 +317,8 @@ class Accesses:
     ) -> None:  # fmt: skip
         # An element of each footprint's own buffer; where they overlap, of the later one's.
         element = self.memory.element(print_, both)
-        verb = "overwritten" if made.does is Does.LOAD else "written" if made.writes else "read"
+        agent = made.does in (Does.LOAD, Does.REMOTE)
+        verb = "overwritten" if agent else "written" if made.writes else "read"
         doing = "writes" if other.writes else "reads"
         threads = made.does.by_thread and other.does in (Does.READ, Does.WRITE)
         who = self.words.of(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.kernel.async_ops import ArriveExpect, BulkLoad, NamedBarrier
+from tilewright.kernel.async_ops import ArriveExpect, BulkLoad, NamedBarrier, RemoteStore
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.scopes import phase_ref
 from tilewright.lower.obligations.async_skeleton import Step
@@ -185,9 +185,11 @@ class Barriers:
                 raise self._gone(visit, rank)
 
     def of_load(self, unit: Unit, step: Step, env: Env, mask: int) -> list[Phase]:
-        """The barriers that a load signals: one in each block that it writes to."""
+        """The barriers that a load or a remote store signals: one in each block that it writes."""
         s = step.statement
         ranks = [unit.block]
+        if isinstance(s, RemoteStore):
+            ranks = [step.values["block"].active(env, mask, "which block it is")]
         if isinstance(s, BulkLoad) and "multicast" in step.values:
             chosen = step.values["multicast"].active(env, mask, "the mask of blocks")
             ranks = [rank for rank in range(self.kernel.cluster) if chosen >> rank & 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, TileRef, WarpgroupMma
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, TileRef, WarpgroupMma
 from tilewright.kernel.ops import AsyncCopy, Kernel, Load, Store, walk
 from tilewright.kernel.refs import RegRef
 from tilewright.lower.obligations.async_cases import CaseError, Findings, execute
@@ -80,7 +80,7 @@ def _touched_by_agents(kernel: Kernel) -> set[str]:
     names: set[str] = set()
     for s in walk(kernel.body):
         match s:
-            case BulkLoad(dst=ref) | BulkStore(src=ref):
+            case BulkLoad(dst=ref) | BulkStore(src=ref) | RemoteStore(dst=ref):
                 names.add(ref.name)
             case WarpgroupMma(a=a, b=b):
                 names |= {t.name for t in (a, b) if isinstance(t, TileRef)}

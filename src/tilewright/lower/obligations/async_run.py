@@ -36,6 +36,7 @@ from tilewright.kernel.async_ops import (
     NamedBarrier,
     PhaseWait,
     ProxyFence,
+    RemoteStore,
     SetRegisters,
     WarpgroupCommit,
     WarpgroupFence,
@@ -52,6 +53,7 @@ from tilewright.lower.obligations.async_skeleton import (
     LoopStep,
     MatrixStep,
     PlainStep,
+    RemoteStep,
     Skeleton,
     Step,
 )
@@ -243,6 +245,10 @@ class Run:
                 self.barriers.begin(unit, step, phases)
             case BulkLoad() | BulkStore() if isinstance(step, BoxStep):
                 self._bulk(unit, step, env, mask)
+            case RemoteStore() if isinstance(step, RemoteStep):
+                (phase,) = self.barriers.of_load(unit, step, env, mask)
+                self.accesses.remote(unit, step, env, mask, phase)
+                self.barriers.settle(phase, step)
             case When():
                 raise OpenError("a condition that is data stands around asynchronous statements")
             case _ if isinstance(s, _WIDE):
@@ -388,8 +394,9 @@ class Run:
                 known |= own.releases(own.full)
             for log in (g for (b, _), g in self.state.logs.items() if b == unit.block):
                 for event in log.events:
-                    if event.does is Does.LOAD and not event.bit & known:
-                        raise self._undrained(unit, Does.LOAD, event.prints[0].buffer,
+                    arrives = event.does in (Does.LOAD, Does.REMOTE)
+                    if arrives and not event.bit & known:
+                        raise self._undrained(unit, event.does, event.prints[0].buffer,
                                               self.words.note(event), "writes to")  # fmt: skip
             self.barriers.check_visits(unit.block, known)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from tilewright.base.spans import Span
 from tilewright.kernel.async_ops import (
@@ -17,6 +18,7 @@ from tilewright.kernel.async_ops import (
     BulkStore,
     NamedBarrier,
     PhaseWait,
+    RemoteStore,
     TileRef,
     WarpgroupMma,
 )
@@ -142,6 +144,15 @@ class BoxStep(Step):
 
 
 @dataclass(eq=False, slots=True)
+class RemoteStep(Step):
+    """A store of threads to another block; `size` is what each lane stores, in bytes."""
+
+    footprint: ThreadFootprint | None = None
+    registers: tuple[Registers, ...] = ()
+    size: int = 0
+
+
+@dataclass(eq=False, slots=True)
 class Tile:
     """A matrix operand in shared memory, of each instance."""
 
@@ -170,9 +181,11 @@ def cells_of(step: Step) -> Iterator[Cell]:
         case PlainStep():
             for touch in step.touches:
                 yield from touch.footprint.cells
+        case RemoteStep(footprint=ThreadFootprint() as footprint):
+            yield from footprint.cells
         case _:
             pass
-    if isinstance(step, MatrixStep | PlainStep):
+    if isinstance(step, MatrixStep | PlainStep | RemoteStep):
         for registers in step.registers:
             for index in registers.cells:
                 yield from index
@@ -290,6 +303,8 @@ class _Builder:
                 return Step(s)
             case BulkLoad(dst=ref, map=name, over=over) | BulkStore(src=ref, map=name, over=over):
                 return self._box(s, ref, name, over)
+            case RemoteStore():
+                return self._remote(s)
             case WarpgroupMma():
                 return self._matrix(s)
             case AsyncCopy() | Barrier() | AsyncCommit() | AsyncWait():
@@ -304,7 +319,7 @@ class _Builder:
         if phase is not None:
             yield "phase", self.cell(phase.index)
         match s:
-            case Arrive(block=Expr() as block):
+            case Arrive(block=Expr() as block) | RemoteStore(block=block):
                 yield "block", self.cell(block)
             case PhaseWait(parity=parity):
                 yield "parity", self.cell(parity)
@@ -325,6 +340,13 @@ class _Builder:
         )
         size = count * self.memory.place(ref.name).buffer.dtype.bytes
         return BoxStep(s, dict(self._values(s)), ref.name, boxes, count, size)
+
+    def _remote(self, s: RemoteStore) -> RemoteStep:
+        place = ThreadFootprint(self.memory, s.dst, s.over, s.width, -1)
+        self.names |= place.names
+        size = s.width * prod(n for _, n in s.over)
+        size *= self.memory.place(s.dst.name).buffer.dtype.bytes
+        return RemoteStep(s, dict(self._values(s)), place, tuple(self._registers(s)), size)
 
     def _matrix(self, s: WarpgroupMma) -> MatrixStep:
         atom = self.target.atom(s.atom)

@@ -44,6 +44,7 @@ class Does(Enum):
     WRITE = "write by a thread"
     COPY = "asynchronous copy"
     LOAD = "bulk load"
+    REMOTE = "remote store"
     STORE = "bulk store"
     MATRIX = "matrix instruction"
     MARK = "mark"
