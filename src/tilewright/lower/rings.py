@@ -24,6 +24,7 @@ from tilewright.kernel.async_ops import (
 from tilewright.kernel.ops import Body, Loop, MemRef, Over, Shared
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import swizzle_of
+from tilewright.lower.role_strips import StripRing, copy_strip
 from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import contiguous_position
 
@@ -148,16 +149,19 @@ def _shares(b: Builder, read: ops.ReadOp, size: int) -> int:
     return 1 if varies or not whole else count
 
 
-def copies(b: Builder, ring: Ring, operands: Sequence[Operand]) -> Loop:
+def copies(
+    b: Builder, ring: Ring, operands: Sequence[Operand], strips: Sequence[StripRing]
+) -> Loop:
     """Fill the ring's slots with the tiles of one step after the other."""
     step = V(b.name(f"{ring.axis.lower()}_ahead"))
     count = counter(b, ring.axis, step)
     full, empty = (PhaseRef(name, ring.slot(count)) for name in (ring.full, ring.empty))
-    size = sum(o.slot_bytes for o in operands)
+    size = sum(o.slot_bytes for o in operands) + sum(s.strip.bytes for s in strips)
     body: Body = (
         PhaseWait(empty, ring.round(count) + 1, note="the slot's readers have released it"),
         ArriveExpect(full, size),
         *(_copy(b, o, ring.axis, full, step) for o in operands),
+        *(copy_strip(b, s, ring.axis, full, step) for s in strips),
     )
     return Loop(str(step), b.plan.axes[ring.axis].steps, body, span=operands[0].read.span)
 

@@ -17,6 +17,7 @@ from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 from tilewright.schedule.ragged import Ragged
 from tilewright.schedule.roles import Pipelined, Shape, choose_roles
+from tilewright.schedule.strips import strips_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 
@@ -79,6 +80,8 @@ def _plan(
     }
     rows, columns = contract.m or "", contract.n or ""
     slot = sum(axes[a].tile * found.tile_k * r.type.dtype.bytes for r, a in found.copied)
+    copied = {read.id for read, _ in found.copied}
+    slot += sum(s.slot_bytes for s in strips_of(graph, loop, copied, axes, declared))
     parts = hardware.split_k or 1
     widest = max(op.type.dtype.bytes for op in _writes(graph))
     panel = min(PANEL_BYTES, STRIP * axes[columns].tile // parts * widest)
@@ -91,8 +94,8 @@ def _plan(
     steps = axes[loop.axis].steps
     if parts > 1 and (hardware.cluster or 1) > 1:
         return "the blocks of a cluster load operands for each other"
-    if found.ragged is not None and parts > 1:
-        return f"the products of {found.ragged.groups} groups are not split along {loop.axis}"
+    if found.ragged is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
+        return f"data says which tiles {found.ragged.groups} has: they are neither shared nor paired"
     if found.ragged is not None:
         plain = _slots(plain, found.ragged, axes, graph)
         arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
@@ -105,7 +108,6 @@ def _plan(
             return problem
         grid = plain
     reads = [op for op in ops.walk(graph.body) if isinstance(op, ops.ReadOp)]
-    copied = {read.id for read, _ in found.copied}
     plan = Plan(
         axes=axes,
         warps=4 if roles.pingpong else 4 * roles.consumers,
