@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Loop
+from tilewright.lower.obligations.bulk_turns import common_loops
 from tilewright.lower.obligations.carrying import carrying_loops, resets_family
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.reductions import (
@@ -114,18 +115,6 @@ def _sums(program: Program, terms: Sequence[Term]) -> Sums | Unknown:
         for t, loops in zip(terms, summing, strict=True)
     ]
     return Sums(program, tuple(terms), places, tuple(summing), tuple(counting))
-
-
-def common_loops(one: Site, two: Site) -> tuple[Loop, ...]:
-    """The loops around both statements, outermost first."""
-    found: list[Loop] = []
-    a, b = one.frame, two.frame
-    for x, y, i, j in zip(a.around, b.around, a.path, b.path, strict=False):
-        if x is not y or i != j:
-            break
-        if isinstance(x, Loop):
-            found.append(x)
-    return tuple(found)
 
 
 def _reads(program: Program, site: Site, fragment: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.kernel.async_ops import BulkLoad
+from tilewright.kernel.async_ops import BulkLoad, RemoteStore
 from tilewright.kernel.ops import Decode, Kernel, Loop
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Expr, Guard, equal
@@ -29,11 +29,14 @@ class Turns:
 
     `peers` are the digits of the writing block's rank in its cluster, where one block of the
     cluster writes for others; `copies` are the guards, one of which the reader's block fulfils.
+    A store to another block goes `to` the rank that is the reader's `rank`.
     """
 
     names: Mapping[str, str]
     peers: tuple[str, ...] = ()
     copies: tuple[Guard, ...] = ((),)
+    to: Expr | None = None  # in the writer's names
+    rank: Expr | None = None  # in the reader's
 
     def of_block(self, kernel: Kernel, frame: Frame) -> dict[str, str]:
         """The names that the block alone determines, in any turn."""
@@ -105,21 +108,61 @@ def _pair_decodes(
             names.update({a: b for (a, _), (b, _) in pairs})
 
 
-def _peers(kernel: Kernel, frame: Frame, mask: Expr, names: dict[str, str]) -> Turns | str:
-    """The turns of a load that one block does for all of the cluster that are in the mask."""
-    if not mask.is_const:
-        return f"the blocks {mask} of the cluster that get the box are not numbers"
+def sent(program: Program, read: Site, store: Site) -> Turns | str:
+    """How what other blocks of the cluster store belongs to a read: all run the same statements,
+    each block its stores before its reads."""
+    statement = store.statement
+    ranks = rank_digits(program.kernel, store.frame)
+    rank = None if ranks is None else radix(ranks)
+    if ranks is None or rank is None or not isinstance(statement, RemoteStore):
+        return "no digits of the block are its rank in the cluster"
+    if store.frame.path >= read.frame.path:
+        return "the store to another block stands after the read"
+    if store.frame.conditions:
+        return "conditions that are data decide whether the store runs"
+    names = {loop.var: loop.var for loop in common_loops(store, read)}
+    alike = {"block", *(s.name for s in program.kernel.symbols)}
+    _pair_decodes(
+        [d for _, d in store.frame.decodes], [d for _, d in read.frame.decodes], names, alike
+    )
+    peers = tuple(n for n, _ in ranks)
+    kept = {a: b for a, b in names.items() if a not in peers}
+    return Turns(kept, peers, to=statement.block, rank=rank)
+
+
+def common_loops(one: Site, two: Site) -> tuple[Loop, ...]:
+    """The loops around both statements, outermost first."""
+    found: list[Loop] = []
+    a, b = one.frame, two.frame
+    for x, y, i, j in zip(a.around, b.around, a.path, b.path, strict=False):
+        if x is not y or i != j:
+            break
+        if isinstance(x, Loop):
+            found.append(x)
+    return tuple(found)
+
+
+def rank_digits(kernel: Kernel, frame: Frame) -> tuple[tuple[str, Expr], ...] | None:
+    """The block's last digits, that write its rank in its cluster."""
     for decode in (d for _, d in frame.decodes if str(d.source) == "block"):
         for count in range(len(decode.digits) + 1):
             digits = decode.digits[len(decode.digits) - count :]
             sizes = [e.const for _, e in digits if e.is_const]
-            rank = radix(digits)
-            if len(sizes) != count or rank is None or prod(sizes) != kernel.cluster:
-                continue
-            peers = tuple(n for n, _ in digits)
-            full = mask.const == (1 << kernel.cluster) - 1
-            numbers = [b for b in range(kernel.cluster) if mask.const >> b & 1]
-            copies = ((),) if full else tuple((equal(rank, b),) for b in numbers)
-            kept = {a: b for a, b in names.items() if a not in peers}
-            return Turns(kept, peers, copies)
-    return "no digits of the block are its rank in the cluster"
+            if len(sizes) == count and prod(sizes) == kernel.cluster:
+                return digits
+    return None
+
+
+def _peers(kernel: Kernel, frame: Frame, mask: Expr, names: dict[str, str]) -> Turns | str:
+    """The turns of a load that one block does for all of the cluster that are in the mask."""
+    if not mask.is_const:
+        return f"the blocks {mask} of the cluster that get the box are not numbers"
+    digits = rank_digits(kernel, frame)
+    rank = None if digits is None else radix(digits)
+    if digits is None or rank is None:
+        return "no digits of the block are its rank in the cluster"
+    full = mask.const == (1 << kernel.cluster) - 1
+    numbers = [b for b in range(kernel.cluster) if mask.const >> b & 1]
+    copies = ((),) if full else tuple((equal(rank, b),) for b in numbers)
+    peers = tuple(n for n, _ in digits)
+    return Turns({a: b for a, b in names.items() if a not in peers}, peers, copies)

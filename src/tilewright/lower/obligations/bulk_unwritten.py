@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from tilewright.kernel.async_ops import RemoteStore
 from tilewright.lower.obligations.accesses import Access, overlap, points
 from tilewright.lower.obligations.bulk_boxes import unboxed
-from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, turns
+from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, sent, turns
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Program
-from tilewright.poly.expr import Constraint, Expr, less
+from tilewright.lower.obligations.writers import writes_to
+from tilewright.poly.expr import Constraint, Expr, equal, less
 from tilewright.poly.prove import (
     Kind,
     Obligation,
@@ -46,11 +47,18 @@ def loaded_by_others(program: Program, found: Sequence[Access], read: Access) ->
     ]  # fmt: skip
 
 
+def sent_by_others(found: Sequence[Access], read: Access) -> list[Access]:
+    """The stores by which other blocks of the cluster fill what is read."""
+    stores = (a for a in found if isinstance(a.site.statement, RemoteStore))
+    return [] if read.writes else [a for a in stores if a.ref.name == read.ref.name]
+
+
 def untraced(program: Program, name: str) -> Unknown | None:
     """Why it is open what a buffer holds, where some write to it cannot be followed."""
-    for site in program.sites:
-        if isinstance(site.statement, RemoteStore) and site.statement.dst.name == name:
-            return Unknown(f"other blocks store to {name}, and which of them is not followed")
+    sent_to = [s for s in program.sites if writes_to(s, name)]
+    remote = [s for s in sent_to if isinstance(s.statement, RemoteStore)]
+    if remote and len(remote) < len(sent_to):
+        return Unknown(f"{name} is filled by the block that reads it and by others")
     if any(other == name for _, other in unboxed(program)):
         return Unknown(f"a box does not follow the axes of {name}")
     return None
@@ -60,6 +68,10 @@ def loaded_before_read(program: Program, found: Sequence[Access]) -> Iterator[Ob
     """One obligation for each read of shared memory that another role fills."""
     done: set[str] = set()
     for read in (a for a in found if not a.writes):
+        if sent_by_others(found, read):
+            result = attempt(program.world, lambda r=read: _sent(program, found, r))
+            yield Obligation(Kind.UNWRITTEN, read.ref.name, result, read.span, read.label)
+            continue
         loads = loaded_by_others(program, found, read)
         if not loads:
             continue
@@ -114,9 +126,35 @@ def _loaded(
     point = None if inexact else _rest(program, needed, [*loaded, *before])
     if point is None:
         return Unknown(inexact or f"{name} is read in a turn that does not load it")
+    return _unloaded(name, context, point, "any turn has loaded it")
+
+
+def _sent(program: Program, found: Sequence[Access], read: Access) -> Result:
+    """Each element that is read was stored before by some block of the cluster."""
+    if reason := untraced(program, read.ref.name):
+        return reason
+    compared: list[_Compared] = []
+    for store in sent_by_others(found, read):
+        link = sent(program, read.site, store.site)
+        if isinstance(link, str):
+            return Unknown(link)
+        compared.append(_Compared.of(program, read, store, link))
+    context = tuple(dict.fromkeys(n for c in compared for n in c.context))
+    needed = compared[0].needed(context, frozenset())
+    stored = [piece for c in compared for piece in c.written(context, frozenset())]
+    point = _rest(program, needed, stored)
+    if point is None:
+        return Proved("stored by other blocks before it is read")
+    inexact = next((p.inexact for p in (needed, *stored) if p.inexact), "")
+    if inexact or compared[0].read.site.frame.loops:
+        return Unknown(inexact or f"{read.ref.name} is read in a turn in which nothing stores it")
+    return _unloaded(read.ref.name, context, point, "any block has stored it")
+
+
+def _unloaded(name: str, context: Sequence[str], point: Point, what: str) -> Refuted:
     values = tuple(v for _, v in point.values)
     here, element = tuple(zip(context, values, strict=False)), values[len(context) :]
-    text = f"{name}[{', '.join(map(str, element))}] is read before any turn has loaded it"
+    text = f"{name}[{', '.join(map(str, element))}] is read before {what}"
     note = (instance_text(here, point.symbols),) if here or point.symbols else ()
     return Refuted(text, Witness(element, point.symbols, (here,)), note)
 
@@ -175,8 +213,9 @@ class _Compared:
 
     @staticmethod
     def of(program: Program, read: Access, load: Access, link: Turns) -> _Compared:
-        mine = points(program, read, ())
-        theirs = points(program, load, ())
+        to, rank = link.to or Expr.of(0), link.rank or Expr.of(0)
+        mine = points(program, read, (), tuple(rank.variables()))
+        theirs = points(program, load, (), tuple(to.variables()))
         names: dict[str, Expr | int | str] = {}
         for d in theirs.dims:
             names[d.name] = link.names.get(d.name, d.name + WRITER)
@@ -185,6 +224,7 @@ class _Compared:
         theirs_too = (n for n, roots in theirs.roots.items() if roots == _BLOCK)
         digits |= {link.names[n] for n in theirs_too if n in link.names}
         digits |= {n for c in link.copies for x in c for n in x.expr.variables()}
+        digits |= rank.variables()
         context = (*sorted(digits), *turning)
         return _Compared(read, load, link, mine, theirs, names, context)
 
@@ -211,6 +251,8 @@ class _Compared:
         own = tuple(Dim(str(names.get(d.name, d.name)), d.extent.substitute(names))
                     for d in where.dims)  # fmt: skip
         guard: tuple[Constraint, ...] = tuple(c.substitute(names) for c in where.guard)
+        if self.link.to is not None and self.link.rank is not None:
+            guard = (*guard, equal(self.link.to.substitute(names), self.link.rank))
         index = tuple(e.substitute(names) for e in load.index)
         dims = self._with((*own, *load.elements), context)
         for copy in self.link.copies:

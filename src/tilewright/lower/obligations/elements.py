@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, TileRef, WarpgroupMma
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, TileRef, WarpgroupMma
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -37,7 +37,7 @@ from tilewright.lower.obligations.bulk_boxes import (
     inside,
     tile_access,
 )
-from tilewright.lower.obligations.bulk_turns import apart, turns
+from tilewright.lower.obligations.bulk_turns import apart, sent, turns
 from tilewright.lower.obligations.bulk_unwritten import loaded_in_turn, untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
@@ -296,15 +296,18 @@ class _Walk:
     def buffer(self, wanted: Wanted, read: Site, name: str) -> Result | None:
         """What each write of the buffer that may be the last one has put there."""
         writes = [s for s in self.program.sites if writes_to(s, name)]
+        remote = [s for s in writes if isinstance(s.statement, RemoteStore)]
         others = [s for s in writes if self.roles and apart(self.program, read, s)]
         if reason := untraced(self.program, name):
             return reason
         if others and len(others) < len(writes):
             return Unknown(f"{name} is filled by the role that reads it and by another one")
-        for site in others:
-            link = turns(self.program, read, site)
+        for site in remote or others:
+            link = (sent if remote else turns)(self.program, read, site)
             if isinstance(link, str):
-                return Unknown(f"the turns of the roles do not correspond: {link}")
+                return Unknown(
+                    link if remote else f"the turns of the roles do not correspond: {link}"
+                )
             index, exprs, over = written(self.program.kernel, site)
             if not index or not self.enter(site):
                 continue
@@ -313,6 +316,8 @@ class _Walk:
             ):
                 if (fault := self.source(there, site)) is not None:
                     return fault
+        if remote:
+            return None  # that all is stored that is read is proved by itself
         if others:
             own = self.reads(read, name)
             same = all(loaded_in_turn(self.program, self.found, a) for a in own)
@@ -394,6 +399,9 @@ class _Walk:
                 guard = tuple(c.substitute(there.now) for c in s.guard)
                 ref = there.mapped(vector(s.src.index, -1, s.width))
                 return self.register(replace(there, ref=ref).under(*guard), s.src.name)
+            case RemoteStore() as s:
+                ref = there.mapped(vector(s.src.index, -1, s.width))
+                return self.register(replace(there, ref=ref), s.src.name)
             case AsyncCopy() as s if s.src.name in self.axes:
                 guard = tuple(c.substitute(there.now) for c in s.guard)
                 index = there.mapped(vector(s.src.index, s.src_axis, s.width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.kernel.async_ops import BulkLoad
+from tilewright.kernel.async_ops import BulkLoad, RemoteStore
 from tilewright.kernel.ops import (
     Apply,
     AsyncCopy,
@@ -43,6 +43,9 @@ def written(kernel: Kernel, site: Site) -> tuple[tuple[Expr, ...], tuple[Expr, .
             axis = s.axis if isinstance(s, Store) else s.dst_axis
             exprs = (*s.src.index, *(c.expr for c in s.guard))
             return vector(s.dst.index, axis, s.width), exprs, (*s.over, (VECTOR, s.width))
+        case RemoteStore() as s:
+            index = vector(s.dst.index, -1, s.width)
+            return index, s.src.index, (*s.over, (VECTOR, s.width))
         case BulkLoad() as s if found := box_of(kernel, s):
             _, box = found
             digits = tuple((d.name, d.extent.const) for d in box.dims)

@@ -159,6 +159,8 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
 def relations(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Obligation, ...]:
     """What `verify` proves without executing anything: all but the order of agents, where the
     kernel has some."""
+    if data_indices(kernel):
+        return under_contract(kernel, relations(with_data_as_sizes(kernel), target, axes))
     provers = _PROVERS if is_asynchronous(kernel) else (*_PROVERS, *_BARRIERS)
 
     def prove(some: Kernel, kinds: frozenset[Kind]) -> tuple[Obligation, ...]:

@@ -112,7 +112,10 @@ class Wanted:
         same = link.of_block(program.kernel, frame) if any_turn else link.names
         names = (n for n, own in same.items() if own in self.now or own in self.dims)
         wide = (*ref, *exprs, *(Expr.of(n) for n in names))
-        where = domain(program.kernel, frame, wide, over, ())
+        to, rank = link.to or Expr.of(0), link.rank or Expr.of(0)
+        where = domain(
+            program.kernel, frame, (*wide, to), over, () if link.to is None else ("thread",)
+        )
         now: dict[str, Expr | int | str] = {}
         dims = dict(self.dims)
         for d in where.dims:
@@ -124,13 +127,15 @@ class Wanted:
                 dims.setdefault(name, Dim(name, d.extent.substitute(now)))
         rows = [*self.guard, *(c.substitute(now) for c in where.guard)]
         rows += [equal(a.substitute(now), b) for a, b in zip(ref, self.ref, strict=True)]
+        rows.append(equal(to.substitute(now), rank.substitute(self.now)))
+        thread = None if where.thread is None else where.thread.substitute(now)
         ranks = [Dim(n, e) for _, d in frame.decodes for n, e in d.digits if n in link.peers]
         for copy in link.copies:
-            used = {n for c in copy for n in c.expr.variables()}
+            used = {n for c in copy for n in c.expr.variables()} | rank.variables()
             mine = {d.name: d for d in ranks if d.name in used and d.name not in self.now}
             guard = (*rows, *(c.substitute(self.now) for c in copy))
             yield Wanted(
-                self.ref, self.tags, {**mine, **dims}, guard, None, frame, now,
+                self.ref, self.tags, {**mine, **dims}, guard, thread, frame, now,
                 self.exact and not where.inexact, self.gone,
             ).solved()  # fmt: skip
 

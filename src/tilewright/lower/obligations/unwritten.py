@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
-from tilewright.lower.obligations.bulk_unwritten import loaded_by_others, untraced
+from tilewright.lower.obligations.bulk_unwritten import (
+    loaded_by_others,
+    sent_by_others,
+    untraced,
+)
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Frame, Program
 from tilewright.poly.expr import Constraint, Expr, at_least, less
@@ -47,11 +51,15 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
         own = [a for a in found if a.ref.name == name]
         writes = [_Write(a, points(program, a, ())) for a in own if a.writes]
         over = _overwriting(program, name, found)
-        for read in (a for a in own if not a.writes and not loaded_by_others(program, own, a)):
+        for read in (a for a in own if not a.writes and not _left_to_others(program, own, a)):
             result = attempt(
                 program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o)
             )
             yield Obligation(Kind.UNWRITTEN, name, result, read.span, read.label)
+
+
+def _left_to_others(program: Program, own: Sequence[Access], read: Access) -> bool:
+    return bool(loaded_by_others(program, own, read) or sent_by_others(own, read))
 
 
 def written_in_turn(program: Program, read: Access, found: Sequence[Access]) -> bool:

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.kernel.async_ops import BulkLoad
+from tilewright.kernel.async_ops import BulkLoad, RemoteStore
 from tilewright.kernel.ops import AsyncCopy, Loop, Store
 from tilewright.lower.obligations.scope import Site
 from tilewright.lower.obligations.tracing import Names
 from tilewright.poly.expr import Constraint, Expr, Guard, Mod, at_least, less
+
+
+_WRITES = Store | AsyncCopy | BulkLoad | RemoteStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,12 @@ def _in_turn(write: Site, read: Site) -> bool:
 
 def writes_to(site: Site, name: str) -> bool:
     statement = site.statement
-    return isinstance(statement, Store | AsyncCopy | BulkLoad) and statement.dst.name == name
+    return isinstance(statement, _WRITES) and statement.dst.name == name
 
 
 def _slot(site: Site) -> Expr | None:
     statement = site.statement
-    written = isinstance(statement, Store | AsyncCopy | BulkLoad)
-    return statement.dst.index[0] if written else None
+    return statement.dst.index[0] if isinstance(statement, _WRITES) else None
 
 
 def _ring(site: Site, loop: Loop) -> tuple[Loop, int, int] | None:
