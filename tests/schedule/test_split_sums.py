@@ -150,6 +150,67 @@ def test_open_sizes() -> None:
     assert np.array_equal(found, wanted.astype(ml_dtypes.bfloat16))
 
 
+def with_epilogue(constraints: list[Any], after: Callable[[Any], Any]) -> Any:
+    """c = after(a b), v[n] and x[m] in hand, and y[m] = 2 x[m] beside it."""
+
+    @tw.kernel(constraints)
+    def gemm(
+        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+        v: tw.Memory[N, tw.GLOBAL, tw.f32],
+        x: tw.Memory[M, tw.GLOBAL, tw.f32],
+        c: tw.Memory[M, N, tw.GLOBAL, tw.f32],
+        y: tw.Memory[M, tw.GLOBAL, tw.f32],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        tw.write(after(total) + tw.read(v) * tw.read(x), c)
+        tw.write(tw.read(x) * 2.0, y)
+
+    return gemm
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_block_goes_on_with_its_part(swapped: bool) -> None:
+    """The epilogue has coordinates and rows and columns of its own part; rows are written once."""
+    given = sizes(24, 128, 136, 24, 128) if swapped else sizes(72, 56, 136, 64, 48)
+    count = 3
+    kernel = lowered(
+        with_epilogue(
+            in_parts(count),
+            lambda s: tw.maximum(s, 0.0) + tw.self_index(N, tw.f32) - tw.self_index(M, tw.f32),
+        ),
+        given,
+    )
+    random = np.random.default_rng(1)
+    m, n, k = (given[s] for s in "MNK")
+    a, b = (random.integers(-3, 4, s).astype(ml_dtypes.bfloat16) for s in ((m, k), (n, k)))
+    v, x = (random.integers(-9, 9, s).astype(np.float32) for s in (n, m))
+    c, y = np.full((m, n), np.nan, np.float32), np.full(m, np.nan, np.float32)
+    simulate(kernel, SM_90A, {"a": a, "b": b, "v": v, "x": x, "c": c, "y": y}, {})
+    total = a.astype(np.float32) @ b.astype(np.float32).T
+    wanted = np.maximum(total, 0) + np.arange(n) - np.arange(m)[:, None] + v * x[:, None]
+    assert np.array_equal(c, wanted)
+    assert np.array_equal(y, 2 * x)
+
+
+BEYOND = [
+    (lambda s: s - tw.max(s, dim=N), "the program combines elements along N"),
+    (lambda s: s * tw.sum(s, dim=N), "the program combines elements along N"),
+]
+
+
+@pytest.mark.parametrize(("after", "message"), BEYOND)
+def test_what_needs_other_blocks_parts_is_refused(after: Any, message: str) -> None:
+    """One block would have whole rows; here none has."""
+    given = sizes(64, 64, 512, 64, 64)
+    assert lowered(with_epilogue(in_parts(1), after), given).cluster == 1
+    with pytest.raises(tw.TilewrightError, match=message):
+        lowered(with_epilogue(in_parts(2), after), given)
+
+
 def test_every_order_of_completion_gives_the_same_bits() -> None:
     given = sizes(64, 64, 256, 64, 64)
     kernel = lowered(product(in_parts(4), out=tw.f32), given)

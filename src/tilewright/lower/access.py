@@ -125,6 +125,8 @@ def store_global(b: Builder, op: ops.WriteOp, value: Fragment) -> None:
     index = tuple(b.base(a) + vector.placed.position(a) for a in axes)
     # Blocks that differ along other axes only hold the same value: the first one writes it.
     others = (equal(block, 0) for a, block in b.blocks.items() if a not in axes)
+    if b.part.variables() and all(b.plan.axes[a].parts == 1 for a in axes):
+        others = (*others, equal(b.part, 0))
     guard = (*others, *vector.placed.first_replica())
     for a, coordinate in zip(axes, index, strict=True):
         guard += b.owner_guard(a, coordinate)

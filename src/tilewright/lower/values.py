@@ -157,7 +157,7 @@ def block_start(b: Builder, axis: str) -> Expr:
     """The coordinate of the block's first element along an axis."""
     plan = b.plan.axes[axis]
     if axis in b.blocks and plan.block_tile is not None:
-        return b.blocks[axis] * plan.block_tile
+        return b.blocks[axis] * plan.block_tile + b.step_start(axis, Expr.of(0))
     return Expr.of(0)
 
 

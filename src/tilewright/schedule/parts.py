@@ -13,12 +13,18 @@ from math import prod
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.schedule.blocks import combined_axes
 from tilewright.schedule.grid import GridPlace
 from tilewright.schedule.plan import ContractPlan, Plan, Roles, Staging
 from tilewright.target.model import MmaAtom, Target
 
 COLUMNS = 8  # of an instruction's result that stay together
 WORD = 4  # bytes of a sum
+# What needs an operand's elements at the same coordinates only, or along the axes it combines.
+_LOCAL = (
+    ops.Constant, ops.ScalarRead, ops.Index, ops.Extent, ops.ReadOp, ops.WriteOp, ops.Elementwise,
+    ops.CastOp, ops.View, ops.Contract, ops.ReduceOp, ops.Param, ops.Iterate, ops.Result,
+)  # fmt: skip
 
 
 def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) -> Plan | str:
@@ -32,7 +38,8 @@ def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) ->
     if roles.pingpong:
         return "the warpgroups have tiles of their own"
     contract = plan.contracts[roles.product]
-    if problem := _program_problem(graph, roles) or _grid_problem(plan, count, target):
+    problem = _program_problem(graph, roles, contract.n or "")
+    if problem := problem or _grid_problem(plan, count, target):
         return problem
     columns = plan.axes[contract.n or ""]
     if columns.tile % (COLUMNS * count):
@@ -76,7 +83,7 @@ def whole(plan: Plan) -> Plan:
     )
 
 
-def _program_problem(graph: Graph, roles: Roles) -> str | None:
+def _program_problem(graph: Graph, roles: Roles, columns: str) -> str | None:
     """Sums of parts are sums of the whole where the loop adds products onto zero, and no more."""
     loop, product = graph.by_id[roles.loop], graph.by_id[roles.product]
     if not isinstance(loop, ops.Iterate) or not isinstance(product, ops.Contract):
@@ -87,6 +94,10 @@ def _program_problem(graph: Graph, roles: Roles) -> str | None:
     start = graph.by_id[loop.inits[0]]
     if not (isinstance(start, ops.Constant) and start.value == 0):
         return "the sum does not start at zero"
+    if other := next((op for op in ops.walk(graph.body) if not isinstance(op, _LOCAL)), None):
+        return f"{type(other).__name__.lower()} %{other.id} may need elements of other blocks"
+    if columns in combined_axes(graph):
+        return f"the program combines elements along {columns}, of which each block gets a part"
     if product.type.dtype.bytes != WORD:
         return f"sums of {product.type.dtype} have not {WORD} bytes"
     return None
