@@ -24,6 +24,7 @@ from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
 from tilewright.lower.obligations.bulk_bounds import boxes_meet, bulk_alignment, left_out
 from tilewright.lower.obligations.bulk_boxes import bulk_accesses
+from tilewright.lower.obligations.bulk_parts import parts
 from tilewright.lower.obligations.bulk_sums import warpgroup_starts, warpgroup_sums
 from tilewright.lower.obligations.bulk_unwritten import loaded_before_read
 from tilewright.lower.obligations.combining import combining
@@ -127,6 +128,7 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.ALIGNMENT, bulk_alignment),
     (Kind.REDUCTION, lambda program, _: reductions(program)),
     (Kind.REDUCTION, lambda program, _: warpgroup_sums(program)),
+    (Kind.REDUCTION, lambda program, _: parts(program)),
     (Kind.REDUCTION, lambda program, _: combining(program)),
     (Kind.REDUCTION, lambda program, _: scans(program)),
     (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),

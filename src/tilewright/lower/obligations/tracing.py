@@ -141,16 +141,7 @@ class Wanted:
 
     def solved(self) -> Wanted:
         """Without the dims that an equation gives in others; their ranges become guards."""
-        dims = dict(self.dims)
-        rows = _apart(self.guard, dims)
-        values: dict[str, Expr] = {}
-        while (found := next((s for c in rows if (s := _solution(c, dims))), None)) is not None:
-            name, value = found
-            rows += [at_least(value, 0), less(value, dims.pop(name).extent)]
-            one = {name: value}
-            values = {n: e.substitute(one) for n, e in values.items()} | one
-            dims = {n: Dim(n, d.extent.substitute(one)) for n, d in dims.items()}
-            rows = _apart((c.substitute(one) for c in rows), dims)
+        dims, rows, values = solve(self.dims, self.guard)
         if not values:
             return replace(self, guard=tuple(rows))
         first = {n: e for n, e in values.items() if "#" not in n}  # digits of the store itself
@@ -162,6 +153,23 @@ class Wanted:
             tags={a: e.substitute(values) for a, e in self.tags.items()},
             thread=None if self.thread is None else self.thread.substitute(values),
         )  # fmt: skip
+
+
+def solve(
+    dims: Mapping[str, Dim], guard: Iterable[Constraint]
+) -> tuple[dict[str, Dim], list[Constraint], dict[str, Expr]]:
+    """The dims that no equation gives in others, the rows on them, and the values of the rest."""
+    left = dict(dims)
+    rows = _apart(guard, left)
+    values: dict[str, Expr] = {}
+    while (found := next((s for c in rows if (s := _solution(c, left))), None)) is not None:
+        name, value = found
+        rows += [at_least(value, 0), less(value, left.pop(name).extent)]
+        one = {name: value}
+        values = {n: e.substitute(one) for n, e in values.items()} | one
+        left = {n: Dim(n, d.extent.substitute(one)) for n, d in left.items()}
+        rows = _apart((c.substitute(one) for c in rows), left)
+    return left, rows, values
 
 
 def _solution(row: Constraint, dims: Mapping[str, Dim]) -> tuple[str, Expr] | None:
