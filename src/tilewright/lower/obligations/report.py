@@ -18,7 +18,7 @@ from tilewright.base.diagnostics import (
 )
 from tilewright.kernel.ops import Kernel
 from tilewright.lower.obligations.accesses import Access, accesses
-from tilewright.lower.obligations.async_proof import synchronisation
+from tilewright.lower.obligations.async_proof import KINDS, synchronisation
 from tilewright.lower.obligations.asynchronous import is_asynchronous
 from tilewright.lower.obligations.barriers import barriers
 from tilewright.lower.obligations.bounds import alignment, bounds
@@ -29,7 +29,13 @@ from tilewright.lower.obligations.bulk_sums import warpgroup_starts, warpgroup_s
 from tilewright.lower.obligations.bulk_unwritten import loaded_before_read
 from tilewright.lower.obligations.combining import combining
 from tilewright.lower.obligations.coverage import coverage
-from tilewright.lower.obligations.data import data_indices, under_contract, with_data_as_sizes
+from tilewright.lower.obligations.data import (
+    data_indices,
+    joined,
+    under_contract,
+    ways,
+    with_data_as_sizes,
+)
 from tilewright.lower.obligations.decodes import decodes
 from tilewright.lower.obligations.elements import Axes, elements
 from tilewright.lower.obligations.instances import settle
@@ -153,9 +159,22 @@ def verify(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Ob
     where a name in the kernel is not defined.
     """
     if data_indices(kernel):
-        return under_contract(kernel, verify(with_data_as_sizes(kernel), target, axes))
-    ordered = synchronisation(kernel, target) if is_asynchronous(kernel) else ()
-    return (*relations(kernel, target, axes), *ordered)
+        found = relations(with_data_as_sizes(kernel), target, axes)
+        return under_contract(kernel, (*found, *_ordered_by_data(kernel, target)))
+    return (*relations(kernel, target, axes), *_ordered(kernel, target))
+
+
+def _ordered(kernel: Kernel, target: Target) -> tuple[Obligation, ...]:
+    return synchronisation(kernel, target) if is_asynchronous(kernel) else ()
+
+
+def _ordered_by_data(kernel: Kernel, target: Target) -> tuple[Obligation, ...]:
+    """The order of agents in each way through the guards that data decides."""
+    found = ways(kernel)
+    if found is not None:
+        return joined([_ordered(way, target) for way in found])
+    unknown = Unknown("data decides how often a loop runs")
+    return tuple(Obligation(kind, kernel.name, unknown) for kind in KINDS)
 
 
 def relations(kernel: Kernel, target: Target, axes: Axes | None = None) -> tuple[Obligation, ...]:
