@@ -67,11 +67,10 @@ def print_async(statement: AsyncStatement, access: AccessPrinter) -> list[str]:
             return _remote(statement, access)
         case WarpgroupMma():
             return _mma(statement, access)
+        case WarpgroupWait(0):
+            return [*call("tw_wait_products"), *_hold(access)]
         case WarpgroupWait(pending):
-            return [
-                *_ptx(f"wgmma.wait_group.sync.aligned {pending};"),
-                *_hold(access),
-            ]
+            return [*_ptx(f"wgmma.wait_group.sync.aligned {pending};"), *_hold(access)]
         case WarpgroupFence():
             return [*_hold(access), *_ptx("wgmma.fence.sync.aligned;")]
         case NamedBarrier(barrier, threads, arrive):

@@ -89,6 +89,15 @@ def _remote_store(words: int) -> tuple[str, str]:
     )
 
 
+# The branch is never taken, which ptxas cannot know. Without it, ptxas 13 reads the last two
+# accumulators before the wait, for n = 72, 104, 184, 224 and many others: to ptxas the registers
+# that are held are free to move within straight code.
+_WAIT_PRODUCTS = """
+asm volatile("{\\n.reg .pred again;\\n.reg .b32 warps;\\nmov.u32 warps, %nwarpid;\\n"
+             "setp.eq.u32 again, warps, 0;\\nwaiting:\\n"
+             "wgmma.wait_group.sync.aligned 0;\\n@again bra waiting;\\n}" ::: "memory");
+"""
+
 _HOLD = """
 #pragma unroll
 for (int i = 0; i < n; ++i) asm volatile("" : "+{constraint}"(fragment[i]) :: "memory");
@@ -159,6 +168,7 @@ ASYNC_PRELUDE: dict[str, str] = dict(
                 ("tw_phase_wait_cluster", ".acquire.cluster"),
             )
         ),
+        function("tw_wait_products", "void", "", _WAIT_PRODUCTS),
         *(_remote_store(words) for words in (1, 2, 4)),
         *(
             _bulk_load(rank, multicast=multicast)
