@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.base.diagnostics import DTypeError, ShapeError
+from collections.abc import Sequence
+
+from tilewright.base.diagnostics import DTypeError, ShapeError, UnsupportedError
 from tilewright.base.dtypes import Kind, boolean, i32
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Table
@@ -12,7 +14,9 @@ from tilewright.fusion.promotion import accumulator
 _FORMS = "[rows, k] and [groups, k, n], [groups, m, k] and [k, columns], or [m, k] and [k, n]"
 
 
-def grouped_mm(e: Emitter, a: Value, b: Value, offsets: Value) -> Value:
+def grouped_mm(
+    e: Emitter, a: Value | Sequence[Value], b: Value | Sequence[Value], offsets: Value | None = None
+) -> Value:
     """A product for each group; which part of a dimension a group has is data.
 
     ``[rows, k]`` and ``[groups, k, n]``: each row times the matrix of its group. ``[groups, m, k]``
@@ -22,6 +26,14 @@ def grouped_mm(e: Emitter, a: Value, b: Value, offsets: Value) -> Value:
     `offsets` ascends: where each group ends; where matrices tell how many groups there are, also
     with the first one's start before. Rows and columns of no group are zero, terms do not count.
     """
+    if not (isinstance(a, Value) and isinstance(b, Value) and isinstance(offsets, Value)):
+        raise UnsupportedError(
+            "a list of products of their own tensors in one launch",
+            span=e.span,
+            expected="one tensor of all rows, sorted by group, one of all matrices, and where "
+            "groups end",
+            mend="concatenate rows and stack matrices, or call matmul for each product",
+        )
     _check(e, a, b, offsets)
     match a.rank, b.rank:
         case 2, 3:
