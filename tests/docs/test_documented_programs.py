@@ -17,6 +17,7 @@ from tilewright.driver.compile import Rewrites
 from tilewright.driver.compiled import CompiledKernel
 from tilewright.driver.kernel import TileKernel
 from tilewright.poly.expr import Expr
+from tilewright.poly.results import Proved
 from tilewright.schedule.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ def test_the_tour_compiles(target: str, instruction: str, tmp_path: Path) -> Non
 
 
 def test_the_schedule_compiles_and_draws_what_the_readme_shows(tmp_path: Path) -> None:
-    tour, schedule, _ = blocks("README.md", "python")
+    tour, schedule, *_ = blocks("README.md", "python")
     compiled = run(tour + schedule, tmp_path)["compiled"]
     assert isinstance(compiled, CompiledKernel)
     (drawing,) = (t for t in blocks("README.md", "text") if t.startswith("order of tiles"))
@@ -80,8 +81,17 @@ def test_the_schedule_compiles_and_draws_what_the_readme_shows(tmp_path: Path) -
     assert explained[start : start + 5] == drawing.splitlines()
 
 
+def test_blocks_share_terms_with_every_proof(tmp_path: Path) -> None:
+    tour, schedule, shared, _ = blocks("README.md", "python")
+    compiled = run(tour + schedule + shared, tmp_path)["compiled"]
+    assert isinstance(compiled, CompiledKernel)
+    assert compiled.compilation.kernel.cluster == 4
+    assert all(isinstance(o.result, Proved) for o in compiled.proofs)
+    assert "K = 256*step[4] + 64*part[4] + tile[64]" in compiled.explain()
+
+
 def test_the_fusion_gives_what_numpy_gives(tmp_path: Path) -> None:
-    tour, _, fusion = blocks("README.md", "python")
+    tour, _, _, fusion = blocks("README.md", "python")
     names = run(tour + fusion, tmp_path)
     x, w, bias = (a.astype(np.float64) for a in cast(list[Any], names["arrays"]))
     wanted = x @ w.T + bias

@@ -128,7 +128,10 @@ def registers_beyond_the_target():
 
 # ---------------------------------------------------------------- reductions, reads and writes
 
-ACROSS = "the whole of N in one block: a reduction across blocks is not there yet"
+ACROSS = (
+    "the whole of N in one block; of a product's terms the blocks of a cluster can have a share "
+    "each (split_k)"
+)
 
 
 @refused(

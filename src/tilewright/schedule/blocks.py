@@ -1,4 +1,7 @@
-"""What blocks cannot do: they do not meet, so nothing is combined along an axis that they share."""
+"""What blocks cannot do: they do not meet, so nothing is combined along an axis that they share.
+
+Those of a cluster can meet: see `schedule.parts`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ def refuse_block_reductions(graph: Graph, workgroups: Mapping[str, Workgroup]) -
                 raise ReductionError(
                     f"{_what(op)} runs along {axis}, which is given to blocks",
                     span=op.span,
-                    expected=f"the whole of {axis} in one block: a reduction across blocks "
-                    "is not there yet",
+                    expected=f"the whole of {axis} in one block; of a product's terms the blocks "
+                    "of a cluster can have a share each (split_k)",
                     mend=f"remove the WorkgroupConstraint on {axis}, or make the whole axis its "
                     "tile",
                     notes=_given_at(workgroup),
