@@ -345,6 +345,7 @@ REFUSED = [
     (in_parts(3), sizes(64, 64, 512, 64, 64), {}, "64 columns are not 3 parts of a multiple of 8"),
     (in_parts(2), sizes(64, 64, 512, 64, 64), {"start": 1.0}, "the sum does not start at zero"),
     (in_parts(8), sizes(192, 192, 512, 192, 192), {}, "shared memory holds .* slots beside 7"),
+    (in_parts(2, stages=6), sizes(128, 128, 512, 128, 128), {}, "holds 5 slots beside parts, not"),
     (in_parts(2, pingpong=True), sizes(64, 64, 512, 64, 64), {}, "have tiles of their own"),
     (in_parts(2, cluster=2), sizes(128, 64, 512, 64, 64), {}, "load operands for each other"),
     (in_parts(2, specialize=False), sizes(64, 64, 512, 64, 64), {}, "turned off"),

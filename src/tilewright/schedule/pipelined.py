@@ -95,7 +95,9 @@ def _plan(
     if parts > 1 and (hardware.cluster or 1) > 1:
         return "the blocks of a cluster load operands for each other"
     if found.ragged is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
-        return f"data says which tiles {found.ragged.groups} has: they are neither shared nor paired"
+        return (
+            f"data says which tiles {found.ragged.groups} has: they are neither shared nor paired"
+        )
     if found.ragged is not None:
         plain = _slots(plain, found.ragged, axes, graph)
         arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
@@ -120,7 +122,12 @@ def _plan(
         roles=roles,
         ragged=found.ragged,
     )
-    return in_parts(plan, graph, parts, room, target) if parts > 1 else plan
+    if parts == 1:
+        return plan
+    shared = in_parts(plan, graph, parts, room, target)
+    if isinstance(shared, Plan) and shared.stages < (hardware.stages or 0):
+        return f"shared memory holds {shared.stages} slots beside parts, not {hardware.stages}"
+    return shared
 
 
 def _loop(graph: Graph, roles: Roles) -> ops.Iterate:
