@@ -370,6 +370,10 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
     begun = step * b.plan.axes[looped].tile + term  # zero in the first product of all
     coordinate = b.step_start(k, step) + term if looped == k else term
     counted = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
+    if looped != k and work.found.in_place:  # the terms of both axes, as one number
+        size = b.plan.axes[k].tile
+        whole = b.plan.axes[looped].extent * size
+        counted = ReducedAxis(f"{looped}_{k}", whole, step * size + term)
     start = work.found.loop.inits[0] if work.found.in_place else product.acc
     first: Guard = (at_least(begun if work.found.in_place else term, 1),)
     return WarpgroupMma(

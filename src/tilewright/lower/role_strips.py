@@ -44,20 +44,27 @@ def copy_strip(b: Builder, held: StripRing, looped: str, full: PhaseRef, step: E
     read = held.strip.read
     start = {a: b.base(a) for a in read.type.axes}
     start[looped] = b.step_start(looped, step)
+    start[held.strip.along] = start[held.strip.along] - _inside(held, start[held.strip.along])
     coordinates = tuple(start[read.type.axes[i]] for i in held.box.order)
     corner = MemRef(held.ring.name, (full.index, Expr.of(0), Expr.of(0)))
     return BulkLoad((), corner, held.box.name, coordinates, full, span=read.span)
+
+
+def _inside(held: StripRing, start: Expr) -> Expr:
+    """Where the tile begins in its box."""
+    return start % held.strip.width
 
 
 def load_strip(b: Builder, held: StripRing, slot: Expr, tiled: Tiled) -> Fragment:
     """A strip in a layout. The open scope remembers it as the value of its read."""
     strip, read = held.strip, held.strip.read
     made = b.fragment(read.memory, read.type.dtype, tiled, read.span)
-    limit = gcd(b.target.vector_bytes // read.type.dtype.bytes, strip.width)
+    limit = gcd(b.target.vector_bytes // read.type.dtype.bytes, b.plan.axes[strip.along].tile)
     placed = b.place(tiled.layout)
     vector = vectorise(placed, tiled.inner, (strip.along,), strip.along, limit)
     line = vector.placed.position(strip.line) if strip.line else Expr.of(0)
-    index = (slot, line, vector.placed.position(strip.along))
+    inside = _inside(held, b.base(strip.along))
+    index = (slot, line, inside + vector.placed.position(strip.along))
     b.emit(
         Load(
             vector.over, made.ref(vector.placed.registers()), MemRef(held.ring.name, index),

@@ -22,8 +22,9 @@ MOST_BYTES = 4096  # of a strip in one step
 class Strip:
     """A tile with at most one axis of several elements besides the one contiguous in memory.
 
-    `along` is that one: a box has `width` elements of it, 16 bytes at least, and `rows` of
-    `line`. A slot has room for `lines` of them.
+    `along` is that one: a box has `width` elements of it and `rows` of `line`, and a slot room
+    for `lines` of them. Boxes begin at multiples of 16 bytes: where the tile is narrower, the
+    box is those 16 bytes that it lies in.
     """
 
     read: ops.ReadOp
@@ -75,8 +76,10 @@ def _strip(read: ops.ReadOp, axes: Mapping[str, AxisPlan], declared: Declared) -
         return None
     line = wide[0] if wide else None
     rows = axes[line].tile if line else 1
-    least = max(1, BULK_ALIGN // size)
-    width = -(-axes[along].tile // least) * least
+    least, tile = max(1, BULK_ALIGN // size), axes[along].tile
+    if tile % least and least % tile:
+        return None
+    width = max(tile, least)
     lines = rows
     while lines * width * size % SLOT_ALIGN:
         lines += 1

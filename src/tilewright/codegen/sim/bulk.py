@@ -77,7 +77,9 @@ def load(machine: Machine, s: BulkLoad, scope: Scope, mask: BoolArray) -> None:
         def value(expr: Expr, at: tuple[int, int] = (thread, block), own: Scope = single) -> int:
             return at_thread(expr, own, mask, *at)
 
-        box = _box(machine, tensor_map, tuple(value(c) for c in s.coordinates))
+        box = _box(
+            machine, tensor_map, tuple(value(c) for c in s.coordinates), site, (thread, block)
+        )
         index = tuple(value(i) for i in s.dst.index)
         phase = value(s.phase.index)
         ranks = 1 if s.multicast is None else value(s.multicast)
@@ -126,7 +128,7 @@ def store(machine: Machine, s: BulkStore, scope: Scope, mask: BoolArray) -> None
         by = (thread, block)
         origin = tuple(at_thread(c, single, mask, *by) for c in s.coordinates)
         index = tuple(at_thread(i, single, mask, *by) for i in s.src.index)
-        box = _box(machine, tensor_map, origin)
+        box = _box(machine, tensor_map, origin, site, by)
         buffer, at = _slot(machine, s.src, index, tensor_map, site, by)
         sending = _Sending(machine, site, box, buffer, at, by)
         operation = Operation(
@@ -208,8 +210,24 @@ def _tensor_map(machine: Machine, s: BulkLoad | BulkStore) -> TensorMap:
     return found
 
 
-def _box(machine: Machine, tensor_map: TensorMap, origin: tuple[int, ...]) -> _Box:
-    return _Box.of(machine.tensors[tensor_map.tensor], tensor_map, origin)
+def _box(
+    machine: Machine,
+    tensor_map: TensorMap,
+    origin: tuple[int, ...],
+    site: Site,
+    by: tuple[int, int],
+) -> _Box:
+    """The box at `origin`; LegalityError where its rows do not begin at whole pieces."""
+    tensor = machine.tensors[tensor_map.tensor]
+    if origin[-1] * tensor.dtype.bytes % _PIECE:
+        raise site.fault(
+            LegalityError,
+            f"a box of {tensor_map.tensor} begins at element {origin[-1]} of its last axis",
+            by,
+            expected=f"a multiple of {_PIECE} bytes",
+            mend="begin boxes at whole pieces, and make them wider where a tile is narrow",
+        )
+    return _Box.of(tensor, tensor_map, origin)
 
 
 def _slot(
