@@ -80,7 +80,7 @@ def test_measured_plans_are_predicted(
 
 def test_plans_that_are_known_to_be_slower_rank_lower() -> None:
     worse = [
-        replace(HAND_BUILT, tile_n=128, stages=5),  # the L2 cache
+        replace(HAND_BUILT, tile_n=128, stages=6),  # more is read for each product
         replace(HAND_BUILT, stages=2),  # latency
         replace(HAND_BUILT, tile_m=64, consumers=1),
         replace(HAND_BUILT, scope=Scope.WARP, tile_n=128, tile_k=32),
@@ -89,7 +89,7 @@ def test_plans_that_are_known_to_be_slower_rank_lower() -> None:
     assert ranked[0].candidate == HAND_BUILT
     assert ranked[0].bound == "tensor cores"
     bounds = {r.candidate: r.bound for r in ranked}
-    assert bounds[worse[0]] == "the L2 cache"
+    assert bounds[worse[0]] in ("the L2 cache", "shared memory")
     assert bounds[worse[1]] == "latency"
 
 
@@ -107,7 +107,7 @@ def test_ping_pong_hides_the_ends_of_tiles() -> None:
     assert own < predict(problem, shared, SM_90A).seconds
     found = [c for c in candidates(problem, SM_90A, pingpong=True) if c.pingpong]
     assert {c.tile_m for c in found} == {64, 128}
-    assert all(c.persistent and c.tile_m * c.tile_n // 128 <= 200 for c in found)
+    assert all(c.persistent and c.tile_m * c.tile_n // 128 <= 136 for c in found)
     assert not any(c.pingpong for c in candidates(problem, SM_90A))
     few = candidates(Problem(128, 512, 4096), SM_90A, pingpong=True)
     assert not any(c.pingpong for c in few)
@@ -167,6 +167,57 @@ def test_clusters_that_find_no_room_together_take_turns() -> None:
     assert [machine.seats(n, 132) for n in (1, 2, 3, 4, 6, 8)] == [132, 132, 120, 120, 102, 120]
 
 
+# What tuning measured on one H200, in microseconds: rows, columns, terms and splits of a tile.
+TUNED = {
+    Problem(4096, 4096, 4096): {
+        (128, 256, 64, 1): 176.8, (256, 128, 64, 1): 177.6, (192, 128, 64, 1): 202.9,
+        (128, 192, 64, 1): 206.6, (192, 192, 64, 1): 212.9, (256, 96, 64, 1): 215.4,
+        (128, 128, 64, 1): 223.9, (128, 160, 64, 1): 234.6, (128, 128, 32, 1): 261.4,
+        (64, 64, 32, 1): 484.1,
+    },
+    Problem(2048, 2048, 2048): {
+        (128, 256, 64, 1): 27.6, (64, 256, 64, 1): 29.0, (128, 128, 64, 1): 29.8,
+        (256, 128, 64, 1): 30.7, (256, 64, 64, 1): 34.0, (128, 160, 64, 1): 35.4,
+        (128, 128, 32, 1): 35.4, (128, 192, 64, 1): 36.6, (128, 96, 64, 1): 39.9,
+        (64, 64, 32, 1): 64.9,
+    },
+    Problem(128, 8192, 8192): {
+        (128, 128, 64, 2): 47.0, (128, 64, 64, 1): 47.7, (128, 160, 64, 2): 48.8,
+        (64, 128, 64, 1): 51.8, (128, 96, 64, 1): 56.9, (64, 192, 64, 1): 64.5,
+        (64, 64, 32, 1): 98.9,
+    },
+    Problem(1024, 1024, 1024): {
+        (64, 128, 64, 1): 8.5, (128, 64, 64, 1): 9.2, (64, 128, 32, 1): 10.0,
+        (128, 128, 64, 2): 10.1, (256, 64, 64, 2): 10.5, (128, 96, 64, 1): 11.7,
+        (128, 192, 64, 2): 12.0, (64, 64, 32, 1): 12.5,
+    },
+    Problem(256, 256, 16384): {
+        (64, 128, 64, 8): 15.1, (128, 64, 64, 8): 15.7, (64, 96, 64, 6): 16.2,
+        (64, 64, 64, 4): 17.5, (128, 128, 64, 8): 20.2, (64, 64, 32, 1): 64.7,
+    },
+}  # fmt: skip
+
+
+def as_measured(problem: Problem, tile: tuple[int, int, int, int]) -> Candidate:
+    """The plan that the policy makes of a tile: as many stages as fit, persistent for many."""
+    m, n, k, split = tile
+    made = Candidate(m, n, k, 0, {64: 1, 128: 2, 192: 3, 256: 2}[m], split_k=split)
+    room = 232_448 - made.shared_bytes(problem)
+    tiles = -(-problem.m // m) * -(-problem.n // n) * split
+    return replace(
+        made, stages=min(8, room // made.stage_bytes(problem)), persistent=tiles > 132
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", TUNED, ids=str)
+def test_the_first_choice_is_what_tuning_finds(problem: Problem) -> None:
+    times = {as_measured(problem, tile): time for tile, time in TUNED[problem].items()}
+    ranked = rank(problem, times, SM_90A)
+    assert times[ranked[0].candidate] < 1.03 * min(times.values())
+    for one in ranked:
+        assert 0.7 < one.seconds * 1e6 / times[one.candidate] < 1.3
+
+
 sizes = st.integers(1, 5000)
 
 
@@ -187,8 +238,8 @@ def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, wi
         assert 2 <= c.stages <= 8
         registers = c.tile_m // (64 * c.consumers) * c.tile_n // 2
         assert registers <= 200
-        # With copies' 40 and 32 of a consumer's own, all warpgroups' registers exist.
-        assert 40 + c.consumers * (registers + 32) <= 512
+        # With 32 of its own for all else, a thread stays within its share of the registers.
+        assert registers + 32 <= 65_536 // (128 * (c.consumers + 1))
         assert 1 <= c.split_k <= 8  # blocks of a cluster
         assert c.tile_n % (8 * c.split_k) == 0
         assert c.split_k == 1 or c.split_k <= -(-k // c.tile_k)

@@ -37,6 +37,7 @@ SPLITS = (1, 2, 3, 4, 6, 8, 16)
 GROUPS = (1, 2, 4, 8, 12, 16)  # rows of tiles that are visited together
 L2_SHARE = 0.6  # of the L2 cache that operands keep for themselves
 OVERLAP_LOSS = 0.1  # of the time of what is not the slowest
+NARROW_LOSS = 1.5  # of copies of rows that are shorter than the swizzle's
 CLUSTER_LOSS = 1.01  # blocks of a cluster wait for each other
 
 
@@ -260,6 +261,7 @@ class _Case:
         reads = ceil(tile_m / ATOM_ROWS) * (ATOM_ROWS + tile_n) * width
         writes = (tile_m + tile_n) * width
         fetched = (min(tile_m, tile_n) + max(tile_m, tile_n) / candidate.cluster) * width
+        fetched *= NARROW_LOSS if width < ROW_BYTES else 1
         # Warpgroups give a step back when the next one's products have started: half a step late.
         late = 0.5 if candidate.scope is Scope.WARPGROUP else 0.0
         ahead = max(0.5, candidate.stages - 1 - late) * self.resident
@@ -344,9 +346,13 @@ def _shapes(problem: Problem, machine: Machine, pingpong: bool) -> Iterator[Cand
 
 
 def accumulators(consumers: int, machine: Machine) -> int:
-    """Registers of each consumer's thread that are free for accumulators."""
-    lanes = machine.registers // WARPGROUP
-    each = (lanes - PRODUCER_REGISTERS) // consumers // 8 * 8  # registers are dealt out by eights
+    """Registers of each consumer's thread that are free for accumulators.
+
+    The assembler gives no thread more than its share of the block's, though a consumer may take
+    more from the warpgroup that copies: wider tiles spill, or are refused.
+    """
+    threads = WARPGROUP * (consumers + 1)
+    each = machine.registers // threads // 8 * 8  # registers are dealt out by eights
     return min(MOST_ACCUMULATORS, each - WORKING_REGISTERS)
 
 

@@ -143,12 +143,12 @@ _MATRIX_STORES = tuple(
 _H200 = Machine(
     matrix_rates=(
         MatrixRate(8, 1979e12, 1400e12),
-        MatrixRate(16, 989e12, 800e12),
-        MatrixRate(32, 495e12, 400e12),
+        MatrixRate(16, 989e12, 820e12),
+        MatrixRate(32, 495e12, 410e12),
     ),
     warp_share=0.62,
-    memory_bandwidth=4.2e12,
-    l2_bandwidth=10e12,
+    memory_bandwidth=3.7e12,
+    l2_bandwidth=13e12,
     l2_bytes=50 << 20,
     shared_bandwidth=225e9,
     shared_bytes=228 << 10,
