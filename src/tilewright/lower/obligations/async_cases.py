@@ -137,7 +137,8 @@ class _Sizes:
             s.name: Interval(-(-s.low // s.multiple) * s.multiple, None)
             for s in self.skeleton.kernel.symbols
         }
-        return interval(self.skeleton.sizes[name], ranges)
+        size = self.skeleton.sizes[name]
+        return Interval(0, size.high) if size.expr is None else interval(size.expr, ranges)
 
     def _round(self, name: str, seen: _Seen) -> int:
         """By how much the value may grow with the same outcome; 0 where nothing says so."""
@@ -265,10 +266,20 @@ def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object
                         found.extend(v.values if isinstance(v, Lanes) else v for v in values)
 
     for rank in range(kernel.cluster):
-        env = Env()
-        env["block"] = first + rank
-        try:
-            trace(skeleton.body, env)
-        except OpenError:
-            return first
+        for warp in _warps(skeleton):
+            env = Env()
+            env["block"], env["warp"] = first + rank, warp
+            env["lane"] = Lanes(tuple(range(kernel.warp_size)))
+            lanes = range(warp * kernel.warp_size, (warp + 1) * kernel.warp_size)
+            env["thread"] = Lanes(tuple(lanes))
+            try:
+                trace(skeleton.body, env)
+            except OpenError:
+                return first
     return tuple(found)
+
+
+def _warps(skeleton: Skeleton) -> tuple[int, ...]:
+    """One warp of each warpgroup, or all where the skeleton tells the warps of one apart."""
+    kernel = skeleton.kernel
+    return tuple(range(kernel.warps))

@@ -149,8 +149,11 @@ def _found_again(
     kernel: Kernel, target: Target, case: CaseError
 ) -> tuple[FaultError, dict[str, int]] | None:
     """A fault of the kernel at numbers."""
-    wanted = {name: (expr, case.sizes[name]) for name, expr in
-              Skeleton.of(kernel, target).sizes.items()}  # fmt: skip
+    wanted = {
+        name: (size.expr, case.sizes[name])
+        for name, size in Skeleton.of(kernel, target).sizes.items()
+        if size.expr is not None
+    }
     for sizes in _candidates(kernel, wanted):
         try:
             execute(Skeleton.of(at_sizes(kernel, sizes), target))

@@ -7,7 +7,7 @@ registers of warpgroup instructions, with the loops, guards and decodes that the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.base.spans import Span
@@ -48,7 +48,7 @@ from tilewright.lower.obligations.async_footprints import (
 )
 from tilewright.lower.obligations.async_values import Cell, Condition, Env, Value
 from tilewright.lower.obligations.registers import Use, span_of, uses
-from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term
+from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term, at_least
 from tilewright.target.model import MmaAtom, Target
 
 
@@ -192,6 +192,15 @@ def cells_of(step: Step) -> Iterator[Cell]:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """What is known at launch only: an expression of symbols and of digits of the block, or where
+    there is none, any number up to `high`."""
+
+    expr: Expr | None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Skeleton:
     """A kernel's synchronisation. `needed` are the variables that it depends on.
 
@@ -204,7 +213,7 @@ class Skeleton:
     memory: Memory
     body: tuple[Step, ...]
     needed: frozenset[str]
-    sizes: Mapping[str, Expr]
+    sizes: Mapping[str, Size]
 
     @staticmethod
     def of(kernel: Kernel, target: Target) -> Skeleton:
@@ -227,14 +236,16 @@ class _Builder:
         self.memory = memory
         self.names: set[str] = set()
         self.lanes = kernel.warp_size
-        self.sizes: dict[str, Expr] = {}
+        self.sizes: dict[str, Size] = {}
+        self.alias: dict[str, Expr | int | str] = {}
         self._symbols = frozenset(s.name for s in kernel.symbols)
-        self._launch = self._symbols | {
+        self._digits = frozenset(
             name
             for s in walk(kernel.body)
             if isinstance(s, Decode) and s.source == Expr.of("block")
             for name, _ in s.digits
-        }
+        )
+        self._launch = self._symbols | self._digits
         self.matrix = {
             ref.name
             for s in walk(kernel.body)
@@ -245,6 +256,8 @@ class _Builder:
 
     def size(self, expr: Expr) -> Expr:
         """The expression with each part that is known at launch only as one variable."""
+        if self.alias:
+            expr = expr.substitute(self.alias)
         if not expr.variables() & self._symbols:
             return expr
         result = Expr.of(expr.const)
@@ -256,22 +269,29 @@ class _Builder:
         whole = Expr(((term, 1),))
         if isinstance(term, str):
             if term in self._symbols:
-                self.sizes[term] = whole
+                self.sizes[term] = Size(whole)
             return whole
         names = term.num.variables()
         nested = any(not isinstance(t, str) for t, _ in term.num.terms)
         if names & self._symbols and names <= self._launch and not nested:
-            self.sizes[str(term)] = whole
+            self.sizes[str(term)] = Size(whole)
             return Expr.of(str(term))
         inner = self.size(term.num)
         return inner // term.den if isinstance(term, Div) else inner % term.den
 
     def guard(self, guard: Guard) -> Condition:
-        made = Condition(
-            tuple(Constraint(self.size(c.expr), c.equality) for c in guard), self.lanes
-        )
+        made = Condition(tuple(self._row(c) for c in guard), self.lanes)
         self.names.update(made.names)
         return made
+
+    def _row(self, c: Constraint) -> Constraint:
+        """A constraint; one that only a launch and the block decide is one variable, 0 or 1."""
+        names = c.expr.substitute(self.alias).variables() if self.alias else c.expr.variables()
+        if names & self._symbols and names <= self._launch and names & self._digits:
+            name = f"whether {c}"
+            self.sizes[name] = Size(None, 1)
+            return at_least(name, 1)
+        return Constraint(self.size(c.expr), c.equality)
 
     def cell(self, expr: Expr) -> Cell:
         made = Cell(self.size(expr))
@@ -279,14 +299,22 @@ class _Builder:
         return made
 
     def steps(self, body: Body) -> tuple[Step, ...]:
-        found = (self.step(s) for s in body)
+        outer = dict(self.alias)
+        found = [self.step(s) for s in body]
+        self.alias = outer
         return tuple(s for s in found if s is not None)
 
     def step(self, s: Statement) -> Step | None:
         match s:
-            case Decode():
-                return DecodeStep(s)
+            case Decode(source=source, digits=digits):
+                if len(digits) == 1 and source != Expr.of("block"):
+                    self.alias[digits[0][0]] = source.substitute(self.alias)
+                    return None
+                for name, _ in digits:
+                    self.alias.pop(name, None)
+                return DecodeStep(replace(s, source=source.substitute(self.alias)))
             case Loop(var=var, extent=extent):
+                self.alias.pop(var, None)
                 inner = self.steps(s.body)
                 if all(isinstance(i, DecodeStep) for i in inner):
                     return None
@@ -341,8 +369,11 @@ class _Builder:
         size = count * self.memory.place(ref.name).buffer.dtype.bytes
         return BoxStep(s, dict(self._values(s)), ref.name, boxes, count, size)
 
+    def _placed(self, ref: MemRef) -> MemRef:
+        return replace(ref, index=tuple(self.size(i) for i in ref.index))
+
     def _remote(self, s: RemoteStore) -> RemoteStep:
-        place = ThreadFootprint(self.memory, s.dst, s.over, s.width, -1)
+        place = ThreadFootprint(self.memory, self._placed(s.dst), s.over, s.width, -1)
         self.names |= place.names
         size = s.width * prod(n for _, n in s.over)
         size *= self.memory.place(s.dst.name).buffer.dtype.bytes
@@ -396,7 +427,7 @@ class _Builder:
                 return
         if ref.name not in self.memory.places:
             return
-        made = ThreadFootprint(self.memory, ref, s.over, s.width, axis, gathered)
+        made = ThreadFootprint(self.memory, self._placed(ref), s.over, s.width, axis, gathered)
         self.names |= made.names
         # A copy whose guard fails writes zeros.
         guard = () if isinstance(s, AsyncCopy) else s.guard
