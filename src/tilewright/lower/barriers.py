@@ -48,12 +48,28 @@ def insert_barriers(kernel: Kernel, managed: frozenset[str], meet: _Make = Barri
     return replace(kernel, body=body)
 
 
+def _before_loop(loop: Loop, state: _State, ours: frozenset[str], meet: _Make) -> Statement | None:
+    """The one barrier that a loop's body needs because of what was before the loop alone."""
+    _, after = _body(loop.body, _State(), ours, meet)
+    alone, _ = _body(loop.body, after, ours, meet)
+    if len(alone) != len(loop.body) or any(
+        a is not b for a, b in zip(alone, loop.body, strict=True)
+    ):
+        return None
+    found, _ = _body(loop.body, state, ours, meet)
+    return next((s for s in found if not any(s is b for b in loop.body)), None)
+
+
 def _body(body: Body, state: _State, ours: frozenset[str], meet: _Make) -> tuple[Body, _State]:
     done: list[Statement] = []
     for statement in body:
         match statement:
             case Barrier():
                 state = _State()
+            case Loop() if (before := _before_loop(statement, state, ours, meet)) is not None:
+                done.append(before)
+                _, after = _body(statement.body, _State(), ours, meet)
+                state = _State().join(after)
             case Loop():
                 # The end of one step meets the beginning of the next.
                 _, after = _body(statement.body, state, ours, meet)

@@ -200,11 +200,11 @@ def _combine_one_by_one(b: Builder, op: ops.ReduceOp, made: Fragment, spread: Fr
     start = Const(identity(op.name, made.dtype), made.dtype)
     b.emit(Assign(placed.over, total.ref(registers), start, op.span))
     value = Read(part.ref(registers), made.dtype)
-    for warp in range(count):
-        load_shared(b, buffer, kept, (Expr.of(warp),), part, span=op.span, note=note)
-        combined = Reduce(op.name, placed.over, (), total.ref(registers), value, (), op.span,
-                          f"warps of {op.axis}")  # fmt: skip
-        b.emit(combined)
+    with b.unrolled(partial.lower(), count, op.span) as warp:
+        load_shared(b, buffer, kept, (warp,), part, span=op.span, note=note)
+        note = f"warps of {op.axis}"
+        ref = total.ref(registers)
+        b.emit(Reduce(op.name, placed.over, (), ref, value, (), op.span, note))
     return total
 
 

@@ -248,7 +248,10 @@ class _Link:
         extents = {d.name: d.extent for d in self.writer.dims}
         every = tuple(Dim(n + WRITER, extents[n]) for n in sorted(self.partial))
         whole = (*self._outer(), *element, *(Expr.of(d.name) for d in every))
-        return Piece((*outer, *mine, *every), self.reader.guard, whole)
+        theirs: dict[str, Expr | int | str] = {n: n + WRITER for n in self.partial}
+        has_terms = [c for c in term.frame.guard if c.expr.variables() <= self.partial]
+        rows = (*self.reader.guard, *(c.substitute(theirs) for c in has_terms))
+        return Piece((*outer, *mine, *every), rows, whole)
 
     def _outer(self) -> tuple[Expr, ...]:
         kept = {n for n, _ in self.route.combined.over} | self.summed
