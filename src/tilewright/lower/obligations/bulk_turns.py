@@ -64,8 +64,8 @@ def turns(program: Program, read: Site, write: Site) -> Turns | str:
     if any(id(c) not in conditions for c in write.frame.conditions):
         return "conditions that are data decide whether the load runs"
     mine, theirs = read.frame.loops, write.frame.loops
-    if len(mine) != len(theirs):  # the parts of one turn are unrolled
-        mine = tuple(loop for loop in mine if not loop.unroll)
+    while len(mine) > len(theirs) and mine[-1].unroll:  # the parts of one turn
+        mine = mine[:-1]
     if len(mine) != len(theirs):
         return f"{_count(mine)} around the read, {_count(theirs)} around the load"
     names: dict[str, str] = {}

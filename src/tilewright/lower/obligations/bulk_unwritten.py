@@ -261,8 +261,8 @@ class _Compared:
 
     def before(self, context: Sequence[str]) -> Iterator[Piece]:
         """What is loaded in earlier turns, as `written`: what they leave may be read later."""
-        loops = [loop.var for loop in self.read.site.frame.loops]
-        there = {own: name for name, own in self.link.names.items() if own in loops}
+        there = {own: name for name, own in self.link.names.items()}
+        loops = [loop.var for loop in self.read.site.frame.loops if loop.var in there]
         for depth, turn in enumerate(loops):
             own = {there[v]: v + WRITER for v in loops[depth:]}
             digits = {n: n + WRITER for n, roots in self.theirs.roots.items()

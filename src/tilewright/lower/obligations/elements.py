@@ -37,13 +37,14 @@ from tilewright.lower.obligations.bulk_boxes import (
     inside,
     tile_access,
 )
+from tilewright.lower.obligations.bulk_elements import in_no_turn
 from tilewright.lower.obligations.bulk_turns import apart, sent, turns
 from tilewright.lower.obligations.bulk_unwritten import loaded_in_turn, untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.holdings import added, sources, vector, written
 from tilewright.lower.obligations.scope import Program, Site
-from tilewright.lower.obligations.tracing import Wanted, either_lane
+from tilewright.lower.obligations.tracing import Wanted, either_lane, fault_at
 from tilewright.lower.obligations.unwritten import written_in_turn
 from tilewright.lower.obligations.writers import writers, writes_to
 from tilewright.poly.expr import Expr, Guard, equal, less
@@ -51,17 +52,12 @@ from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
     Kind,
     Obligation,
-    Piece,
     Proved,
-    Refuted,
     Result,
     Unknown,
-    Witness,
     attempt,
-    image,
-    instance_text,
 )
-from tilewright.poly.sets import Dim, Point
+from tilewright.poly.sets import Dim
 from tilewright.target.model import MmaAtom, Source
 
 Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
@@ -93,8 +89,8 @@ class _Walk:
         self.loads = 0
         self.cut = 0  # ways that were not followed
         self.steps = 0
-        self.seen: dict[tuple[int, int], int] = {}
-        self.through = 0  # the last load from shared memory on the way
+        self.seen: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.through: tuple[int, ...] = ()  # the way through shared memory, newest last
         self.roles = bool(program.kernel.phases)
         self.found = (*accesses(program), *bulk_accesses(program)) if self.roles else ()
 
@@ -134,6 +130,10 @@ class _Walk:
     def suffix(self) -> str:
         self.steps += 1
         return f"#{self.steps}"
+
+    def via(self, step: object) -> tuple[int, ...]:
+        """The way with one step more; without roles the last load tells ways apart well enough."""
+        return (*self.through, id(step)) if self.roles else (id(step),)
 
     def enter(self, site: Site) -> bool:
         """Whether to look at the statement once more: a value may be used in several ways."""
@@ -266,7 +266,7 @@ class _Walk:
         if not one.possible(self.program):
             return None
         traced = self.loads, self.cut
-        before, self.through = self.through, id(ref)
+        before, self.through = self.through, self.via(ref)
         fault = self.buffer(one, site, ref.name)
         self.through = before
         if fault is None and traced == (self.loads, self.cut):
@@ -288,7 +288,7 @@ class _Walk:
             return self.reached(there, load.src.name, index, guard)
         if self.program.kernel.shared_buffer(load.src.name) is None:
             return None
-        before, self.through = self.through, id(load)
+        before, self.through = self.through, self.via(load)
         fault = self.buffer(replace(there, ref=index).under(*guard), site, load.src.name)
         self.through = before
         return fault
@@ -320,8 +320,10 @@ class _Walk:
             return None  # that all is stored that is read is proved by itself
         if others:
             own = self.reads(read, name)
-            same = all(loaded_in_turn(self.program, self.found, a) for a in own)
-            return None if same else self.in_no_turn(wanted, read, others, name)
+            if all(loaded_in_turn(self.program, self.found, a) for a in own):
+                return None
+            what = read, name
+            return in_no_turn(self.program, self.axes, wanted, what, others, self.suffix())
         found = list(writers(self.program.sites, read, name))
         plain = self.roles and found and all(w.loop is None for w in found)
         if plain and not self.in_turn(read, name):
@@ -353,55 +355,18 @@ class _Walk:
     def reads(self, site: Site, name: str) -> list[Access]:
         return [a for a in self.found if a.site is site and a.ref.name == name and not a.writes]
 
-    def in_no_turn(self, wanted: Wanted, read: Site, loads: Sequence[Site], name: str) -> Result:
-        """What a turn reads and does not load: a fault where no turn loads there what is wanted."""
-        names = [Expr.of(n) for n in wanted.dims]
-        otherwise = Unknown(f"{name} is read in a turn that does not load it")
-        world = self.program.world
-        world.fresh()
-        axes: Sequence[str] = ()
-        rest = image(world, Piece(tuple(wanted.dims.values()), wanted.guard, tuple(names)))
-        for site in loads:
-            load, link = site.statement, turns(self.program, read, site)
-            found = box_of(self.program.kernel, load) if isinstance(load, BulkLoad) else None
-            if isinstance(link, str) or not isinstance(load, BulkLoad) or found is None:
-                return otherwise
-            declared, box = found
-            axes = self.axes.get(declared.tensor, ())
-            at = in_tensor(declared, added(load.coordinates, box.position))
-            index, exprs, over = written(self.program.kernel, site)
-            for there in wanted.across(
-                self.program, site, over, index, exprs, link, suffix=self.suffix(), any_turn=True
-            ):
-                pairs = zip(axes, there.mapped(at), strict=False)
-                there = there.under(*(equal(e, there.tags[a]) for a, e in pairs if a in there.tags))
-                back = tuple(there.resolved(e) for e in names)
-                piece = Piece(tuple(there.dims.values()), there.guard, back)
-                rest = rest.subtract(image(world, piece))
-        point = rest.first()
-        if point is None:
-            return otherwise
-        point = Point(
-            point.symbols, tuple(zip(wanted.dims, (v for _, v in point.values), strict=True))
-        )
-        values = point.bindings()
-        element = tuple(e.evaluate(values) for e in wanted.ref)
-        tags = ((a, wanted.tags[a]) for a in axes if a in wanted.tags)
-        wants = ", ".join(f"{a} = {e.evaluate(values)}" for a, e in tags)
-        place = f"{name}[{', '.join(map(str, element))}]"
-        text = f"{place} is read for {wants}, which no turn loads there"
-        return _fault(wanted, text, element, point)
-
     def source(self, there: Wanted, site: Site) -> Result | None:
         """What a write put into the elements wanted: `there` is at its points."""
         match site.statement:
-            case Store() as s:
-                guard = tuple(c.substitute(there.now) for c in s.guard)
+            case Store() | RemoteStore() as s:
+                guard = s.guard if isinstance(s, Store) else ()
+                guard = tuple(c.substitute(there.now) for c in guard)
                 ref = there.mapped(vector(s.src.index, -1, s.width))
-                return self.register(replace(there, ref=ref).under(*guard), s.src.name)
-            case RemoteStore() as s:
-                ref = there.mapped(vector(s.src.index, -1, s.width))
-                return self.register(replace(there, ref=ref), s.src.name)
+                before = self.through
+                self.through = self.via(s) if self.roles else before
+                fault = self.register(replace(there, ref=ref).under(*guard), s.src.name)
+                self.through = before
+                return fault
             case AsyncCopy() as s if s.src.name in self.axes:
                 guard = tuple(c.substitute(there.now) for c in s.guard)
                 index = there.mapped(vector(s.src.index, s.src_axis, s.width))
@@ -437,7 +402,7 @@ class _Walk:
                 pairs = zip(self.axes[name], named, strict=True)
                 wants = ", ".join(f"{axis} = {e.evaluate(values)}" for axis, e in pairs if e)
                 text = f"zeros for {name}[{place}], which is outside, where {wants} is wanted"
-                return _fault(wanted, text, element, point)
+                return fault_at(wanted, text, element, point)
         return None
 
     def reached(
@@ -464,7 +429,7 @@ class _Walk:
                     values = point.bindings()
                     one, two = loaded.evaluate(values), named.evaluate(values)
                     text = f"{name} is loaded at {axis} = {one} where {axis} = {two} is wanted"
-                    return _fault(wanted, text, (one, two), point)
+                    return fault_at(wanted, text, (one, two), point)
         tensor = self.program.kernel.tensor(name)
         shape = tensor.shape if tensor is not None else ()
         right = (*inside(index, shape), *(equal(loaded, named) for _, loaded, named in pairs))
@@ -475,21 +440,10 @@ class _Walk:
                     element = tuple(e.evaluate(point.bindings()) for e in index)
                     place = ", ".join(map(str, element))
                     text = f"a fill takes the place of {name}[{place}]"
-                    return _fault(wanted, text, element, point)
+                    return fault_at(wanted, text, element, point)
         return None
 
 
 def _target(program: Program, store: BulkStore) -> str:
     declared = program.kernel.tensor_map(store.map)
     return "" if declared is None else declared.tensor
-
-
-def _fault(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
-    if not wanted.exact:
-        return Unknown(f"maybe {text}")
-    values = point.bindings()
-    solved = {n: Expr.of(e) for n, e in wanted.gone.items()}
-    known = values | {n: e.evaluate(values) for n, e in solved.items() if "#" not in n}
-    at = tuple((n, v) for n, v in known.items() if "#" not in n and n not in dict(point.symbols))
-    witness = Witness(element, point.symbols, (point.values,))
-    return Refuted(text, witness, (instance_text(at, point.symbols),))

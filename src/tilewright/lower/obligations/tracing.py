@@ -16,7 +16,8 @@ from tilewright.lower.obligations.bulk_turns import Turns
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
-from tilewright.poly.prove import find, possible
+from tilewright.poly.prove import find, instance_text, possible
+from tilewright.poly.results import Refuted, Result, Unknown, Witness
 from tilewright.poly.sets import Dim, Interval, Point, interval
 
 Names = Mapping[str, Expr | int | str]
@@ -249,3 +250,15 @@ def either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wanted
         equal(there.resolved(wanted.thread), rest + Expr.of(one) * mask),
         equal(thread, rest + Expr.of(two) * mask),
     )
+
+
+def fault_at(wanted: Wanted, text: str, element: tuple[int, ...], point: Point) -> Result:
+    """The fault at a point of what is wanted; open where there may be too many points."""
+    if not wanted.exact:
+        return Unknown(f"maybe {text}")
+    values = point.bindings()
+    solved = {n: Expr.of(e) for n, e in wanted.gone.items()}
+    known = values | {n: e.evaluate(values) for n, e in solved.items() if "#" not in n}
+    at = tuple((n, v) for n, v in known.items() if "#" not in n and n not in dict(point.symbols))
+    witness = Witness(element, point.symbols, (point.values,))
+    return Refuted(text, witness, (instance_text(at, point.symbols),))
