@@ -244,12 +244,12 @@ def test_the_suggested_configs_are_what_the_model_ranks_first() -> None:
 
 def test_a_target_without_figures_gets_plain_tiles() -> None:
     configs = suggested(product, {"M": 512, "N": 512, "K": 512}, GFX942)
-    assert {(*c.symbols.values(), 1) for c in configs} == set(PLAIN)
+    assert {tuple(c.symbols.values()) for c in configs} == set(PLAIN)
 
 
 def test_splits_are_suggested_where_tiles_are_few() -> None:
     configs = suggested(product, {"M": 256, "N": 256, "K": 16384}, SM_90A)
-    split = [c for c in configs if c.hardware]
+    split = [c for c in configs if "split_k" in c.hardware]
     assert split
     assert all(c.hardware["split_k"] in (2, 3, 4, 6, 8) for c in split)
     sizes = {M: 256, N: 256, K: 16384}

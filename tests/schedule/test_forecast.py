@@ -73,6 +73,22 @@ def test_warp_roles_are_told() -> None:
     assert one.consumers == 2
 
 
+def test_options_of_warp_roles_are_told() -> None:
+    tiles = [tw.WorkgroupConstraint(M, 128, 0), tw.WorkgroupConstraint(N, 128, 1)]
+    tiles = [*tiles, tw.TilingConstraint(K, 64)]
+    shared = predicted(product([*tiles, tw.HardwareConstraint(cluster=2)]), SIZES)
+    alone = predicted(product([*tiles, tw.HardwareConstraint(pingpong=True)]), SIZES)
+    few = {M: 256, N: 256, K: 8192}
+    split = predicted(product([*tiles, tw.HardwareConstraint(split_k=4)]), few)
+    assert shared is not None
+    assert alone is not None
+    assert split is not None
+    assert (shared.candidate.cluster, shared.candidate.split_k) == (2, 1)
+    assert (alone.candidate.consumers, alone.candidate.pingpong) == (2, True)
+    assert (split.candidate.cluster, split.candidate.split_k) == (1, 4)
+    assert split.candidate.tile_n == 128
+
+
 def test_a_schedule_is_told() -> None:
     def schedule(s: tw.Schedule) -> tw.Schedule:
         s = s.split("M", 64, "mo", "mi").split("N", 32, "no", "ni").split("K", 32, "ko", "ki")

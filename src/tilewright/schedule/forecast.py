@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, prod
+from itertools import islice
+from math import prod
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Contract, Graph
-from tilewright.schedule.grid import GridPlace, GridPlan, Split
+from tilewright.schedule.grid import GridPlace, GridPlan, visits
 from tilewright.schedule.model import WARPGROUP, Candidate, Problem, Ranked, predict
 from tilewright.schedule.plan import AxisPlan, ContractPlan, Plan
 from tilewright.target.model import Target
@@ -53,31 +54,29 @@ def _candidate(
 ) -> Candidate:  # fmt: skip
     down, across = plan.axes[rows], plan.axes[columns]
     atom = target.atom(how.atom or "")
-    parts = plan.roles.parts if plan.roles else 1
+    roles = plan.roles
+    parts = roles.parts if roles else 1
+    consumers = roles.consumers if roles else max(1, plan.warps * plan.warp_size // WARPGROUP)
     made = Candidate(
         _tile(down),
         _tile(across),
         plan.axes[how.k].tile,
         plan.stages,
-        max(1, plan.warps * plan.warp_size // WARPGROUP),
+        consumers,
         plan.grid.cluster // parts,
         any(plan.grid.place(leaf) is GridPlace.LOOP for leaf in plan.grid.order),
-        _group(plan.grid, rows, columns, target.multiprocessors),
+        _group(plan.grid, rows, target.multiprocessors),
         parts,
     )
-    return made if atom is None else replace(made, scope=atom.scope)
+    pingpong = roles is not None and roles.pingpong
+    return made if atom is None else replace(made, scope=atom.scope, pingpong=pingpong)
 
 
 def _tile(axis: AxisPlan) -> int:
     return axis.block_tile or axis.tile
 
 
-def _group(grid: GridPlan, rows: str, columns: str, blocks: int) -> int:
-    """How many rows of tiles are visited together."""
-    for step in grid.steps:
-        if isinstance(step, Split) and step.source == rows:
-            return step.factor
-        if isinstance(step, Split) and step.source == columns:
-            return ceil(blocks / step.factor)
-    fastest = next((leaf for leaf in reversed(grid.order) if leaf in (rows, columns)), columns)
-    return max(1, grid.extents[rows].const) if fastest == rows else 1
+def _group(grid: GridPlan, rows: str, blocks: int) -> int:
+    """How many rows of tiles the blocks that run first visit."""
+    first = islice(visits(grid), blocks)
+    return max(1, len({visit.tile[rows] for visit in first if rows in visit.tile}))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tilewright.base.diagnostics import CallError, UnsupportedError
 from tilewright.driver.tuning.config import Config
@@ -13,17 +13,20 @@ from tilewright.lang.constraints import HardwareConstraint, WaveConstraint
 from tilewright.lang.program import Program, trace_program
 from tilewright.lang.symbols import Size
 from tilewright.schedule.forecast import problem_of
-from tilewright.schedule.model import Problem, candidates, rank
+from tilewright.schedule.model import Candidate, Problem, candidates, rank
 from tilewright.target.model import Target
 
 if TYPE_CHECKING:
     from tilewright.driver.kernel import TileKernel
 
-Tiles = tuple[int, int, int, int]  # of rows, columns and terms; the blocks that share the terms
 MOST = 16  # of the model's tiles
 PANEL = 32  # columns: wider tiles are multiples of them
+Tiles = tuple[int, int, int]  # of rows, columns and terms
+Options = tuple[tuple[str, Any], ...]  # of HardwareConstraint
 # For any instruction. The first one is trusted.
-PLAIN = tuple((*tile, 32, 1) for tile in ((64, 64), (128, 128), (128, 64), (64, 128), (32, 64)))
+PLAIN: tuple[Tiles, ...] = (
+    (64, 64, 32), (128, 128, 32), (128, 64, 32), (64, 128, 32), (32, 64, 32),
+)  # fmt: skip
 
 
 def suggested(kernel: TileKernel, sizes: Mapping[str, int], target: Target) -> tuple[Config, ...]:
@@ -44,28 +47,37 @@ def suggested(kernel: TileKernel, sizes: Mapping[str, int], target: Target) -> t
     if missing:
         raise _refused(kernel, f"no symbol is the tile size of {' and '.join(missing)}")
     names = [symbols[axis] for axis in axes]
-    plans = dict.fromkeys((*PLAIN, *_ranked(problem_of(graph, op, *axes[:2]), target)))
-    return tuple(_config(names, plan) for plan in plans)
+    plain = [(tile, ()) for tile in PLAIN]
+    plans = dict.fromkeys((*plain, *_ranked(problem_of(graph, op, *axes[:2]), target)))
+    return tuple(
+        Config(dict(zip(names, tile, strict=True)), **dict(options)) for tile, options in plans
+    )
 
 
-def _config(names: Sequence[str], plan: Tiles) -> Config:
-    *tiles, split = plan
-    symbols = dict(zip(names, tiles, strict=True))
-    return Config(symbols, split_k=split) if split > 1 else Config(symbols)
-
-
-def _ranked(problem: Problem, target: Target) -> list[Tiles]:
-    """The model's tiles of the problem's rows, columns and terms, and how many share the terms."""
+def _ranked(problem: Problem, target: Target) -> list[tuple[Tiles, Options]]:
+    """The model's tiles, and what else makes its plans."""
     try:
-        ranked = rank(problem, candidates(problem, target), target)
+        ranked = rank(problem, candidates(problem, target, pingpong=True), target)
     except UnsupportedError:  # a target without figures, or without such instructions
         return []
-    found: dict[Tiles, None] = {}
+    found: dict[tuple[Tiles, Options], None] = {}
     for one in (r.candidate for r in ranked):
-        if one.cluster == 1 and (one.tile_n % PANEL == 0 or one.tile_n < PANEL):
+        if one.tile_n % PANEL == 0 or one.tile_n < PANEL:
             down, across = (one.tile_n, one.tile_m) if one.swapped else (one.tile_m, one.tile_n)
-            found.setdefault((down, across, one.tile_k, one.split_k))
+            found.setdefault(((down, across, one.tile_k), _options(one)))
     return list(found)[:MOST]
+
+
+def _options(plan: Candidate) -> Options:
+    """What differs from the policy's own choice."""
+    found: list[tuple[str, Any]] = []
+    if plan.cluster > 1:
+        found.append(("cluster", plan.cluster))
+    if plan.pingpong:
+        found.append(("pingpong", True))
+    if plan.split_k > 1:
+        found.append(("split_k", plan.split_k))
+    return tuple(found)
 
 
 def _axes(graph: Graph, op: Contract) -> tuple[str, str, str] | None:
