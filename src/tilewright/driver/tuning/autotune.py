@@ -199,6 +199,8 @@ def autotune(
     `TileKernel.tune`), and keeps the winner, also on disk. With `enabled=False`, or
     TILEWRIGHT_AUTOTUNE=0, and without a device, the model's first choice is taken.
 
+    `options` replaces `top`, `reference` and `tolerance`, and says where to measure and to keep.
+
     CallError for no configs, or a key that is no axis; TuningError at a call where none works.
     """
     if configs is not None and not configs:

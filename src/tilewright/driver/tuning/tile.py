@@ -97,6 +97,8 @@ class TileSubject:
     def build(self, number: int) -> Runnable:
         compiled = self.variants[number].specialised(self.call)
         launcher, tensors = compiled.launcher, self.call.tensors
+        if self.device.kind != "cpu":
+            launcher.module(self.device)  # a config that the assembler refuses is none
         modes = {t.name: t.mode for t in compiled.compilation.interface.tensors}
         written = [n for n in tensors if modes.get(n, Mode.IN) is not Mode.IN]
         return Runnable(
