@@ -232,7 +232,7 @@ def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, wi
         rows, columns = (n, m) if c.swapped else (m, n)
         slots = c.stages * (c.tile_m + c.tile_n) * 128
         out = min(c.tile_m * c.tile_n * 2, c.tile_m * 256)
-        out += c.tile_m * (c.tile_n - c.tile_n // c.split_k) * 4  # sums of the others
+        out += c.tile_m * (c.tile_n // c.owners) * (c.split_k - 1) * 4  # sums of the others
         assert c.tile_k * width == 128
         assert slots + out <= 232_448
         assert 2 <= c.stages <= 8
@@ -241,7 +241,8 @@ def test_every_candidate_fits_the_machine(m: int, n: int, k: int, batch: int, wi
         # With 32 of its own for all else, a thread stays within its share of the registers.
         assert registers + 32 <= 65_536 // (128 * (c.consumers + 1))
         assert 1 <= c.split_k <= 8  # blocks of a cluster
-        assert c.tile_n % (8 * c.split_k) == 0
+        assert c.tile_n % (8 * c.owners) == 0
+        assert c.split_k % c.owners == 0
         assert c.split_k == 1 or c.split_k <= -(-k // c.tile_k)
         assert (
             c.tile_m - rows < 64 or c.tile_m == 64

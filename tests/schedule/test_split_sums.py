@@ -20,6 +20,7 @@ from tilewright.kernel.rewrite import rewrite
 from tilewright.runtime.cuda_driver import DeviceMemory, load_module, synchronize, use_device
 from tilewright.runtime.launch import bind_launch
 from tilewright.runtime.toolchain import compile_source
+from tilewright.schedule.owners import owners_of
 from tilewright.schedule.schedule import Schedule, read_schedule
 from tilewright.target.nvidia import SM_90A
 
@@ -123,6 +124,9 @@ CASES = [
     (2, sizes(128, 64, 192, 128, 64), tw.bf16, tw.bf16, tw.f32, "TNN"),
     (2, sizes(128, 64, 192, 128, 64), tw.bf16, tw.bf16, tw.f32, "NNT"),
     (2, sizes(192, 64, 128, 192, 64), tw.f16, tw.f16, tw.f32, "TTN"),  # three warpgroups
+    (8, sizes(16, 64, 584, 16, 64), tw.bf16, tw.bf16, tw.f32, "NTN"),  # two own 8 columns each
+    (4, sizes(8, 72, 328, 8, 64), tw.f16, tw.f32, tw.f32, "NTN"),  # one owns all of them
+    (6, sizes(64, 64, 584, 64, 64), tw.bf16, tw.bf16, tw.f32, "NTT"),  # two of three pairs
     (2, sizes(64, 64, 512, 64, 64, 128), tw.f8e4m3, tw.bf16, tw.f32, "NTN"),
     (2, sizes(64, 64, 512, 64, 64, 128), tw.i8, tw.i32, tw.i32, "NTN"),
 ]  # fmt: skip
@@ -312,6 +316,23 @@ def test_a_schedule_by_hand_makes_the_same_kernel() -> None:
     assert "4 blocks share the terms of a tile" in text
 
 
+def test_the_plan_says_who_owns_the_columns() -> None:
+    compiled = product(in_parts(8)).compile("sm_90a", sizes(16, 1024, 8192, 16, 64))
+    text = compiled.explain()
+    assert "M = 16*block[1] + 8*part[2] + tile[8]" in text
+    assert "K = 512*step[16] + 64*part[8] + tile[64]" in text
+    assert "tile helper[4] cluster, tile part[2] cluster" in text
+    assert "8 blocks share the terms of a tile, 2 own a part of it" in text
+    assert "the parts of all blocks of a cluster added, each once" in text
+
+
+@pytest.mark.parametrize(("columns", "blocks", "owners"), [
+    (128, 8, 8), (128, 6, 2), (16, 8, 2), (8, 8, 1), (96, 4, 4), (24, 6, 3), (64, 3, 1), (64, 1, 1),
+])  # fmt: skip
+def test_owners(columns: int, blocks: int, owners: int) -> None:
+    assert owners_of(columns, blocks) == owners
+
+
 def test_the_schedule_reads_back() -> None:
     start = Schedule(("M", "N", "K"), frozenset("K"))
     made = by_hand(start)
@@ -334,6 +355,7 @@ def test_the_policy_splits_few_tiles_with_many_terms() -> None:
         return compiled.compilation.kernel.cluster
 
     assert cluster([], 256, 256, 16384) > 1
+    assert cluster([], 16, 1024, 8192) > 2  # more blocks than parts of the columns
     assert cluster([], 4096, 4096, 4096) == 1
     assert cluster([], 256, 256, 128) == 1
     # What the author says of the hardware stands.
@@ -342,7 +364,6 @@ def test_the_policy_splits_few_tiles_with_many_terms() -> None:
 
 REFUSED = [
     (in_parts(16), sizes(64, 256, 4096, 64, 256), {}, "sm_90a has clusters of 8 blocks, not 16"),
-    (in_parts(3), sizes(64, 64, 512, 64, 64), {}, "64 columns are not 3 parts of a multiple of 8"),
     (in_parts(2), sizes(64, 64, 512, 64, 64), {"start": 1.0}, "the sum does not start at zero"),
     (in_parts(8), sizes(192, 192, 512, 192, 192), {}, "shared memory holds .* slots beside 7"),
     (in_parts(2, stages=6), sizes(128, 128, 512, 128, 128), {}, "holds 5 slots beside parts, not"),
@@ -391,3 +412,16 @@ def test_a_cluster_has_one_purpose() -> None:
 
     with pytest.raises(tw.TilewrightError, match="b and part are both placed on 'cluster'"):
         product([]).compile("sm_90a", {"M": 128, "N": 64, "K": 512}, schedule=twice)
+
+
+def test_counters_and_axes_may_have_the_same_names() -> None:
+    """Whatever an author calls counters, those of the blocks that share a tile are others."""
+
+    def schedule(s: Schedule) -> Schedule:
+        s = s.split("M", 64, "part", "helper").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+        return s.split("ko", 2, "turn", "share").parallelize("share", "cluster")
+
+    given = sizes(128, 64, 136, 64, 64)
+    compiled = product([]).compile("sm_90a", {s: given[s] for s in "MNK"}, schedule=schedule)
+    found, wanted = run(compiled.compilation.kernel, given, (tw.bf16, tw.bf16), "NTN")
+    assert np.array_equal(found, wanted.astype(ml_dtypes.bfloat16))

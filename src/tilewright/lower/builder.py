@@ -134,7 +134,9 @@ class Builder:
         self.ends: dict[str, Expr] = {}  # of the rows that such a tile may have
         self.persistent = False  # whether a block goes on to further tiles
         self.turn = Expr.of(0)  # tiles that the block had before this one
-        self.part = Expr.of(0)  # the rank of a block that shares its tile with others
+        self.part = Expr.of(0)  # which part of its tile a block of several owns,
+        self.helper = Expr.of(0)  # if this is zero,
+        self.owned: int | None = None  # and from which statement on it is alone with it
         self.shares = False  # whether the blocks of a cluster load tiles for each other
         self.rank = Expr.of(0)  # the block's number in its cluster
         self.peers: set[str] = set()  # digits that tell the blocks of a cluster apart
@@ -339,8 +341,10 @@ class Builder:
     def step_start(self, axis: str, step: Expr) -> Expr:
         """Where a step begins, in the block's tile along an axis."""
         plan = self.plan.axes[axis]
-        turn = step * plan.parts + self.part if plan.parts > 1 else step
-        return turn * plan.tile
+        if plan.parts == 1:
+            return step * plan.tile
+        own = self.rank if plan.block_tile is None else self.part
+        return (step * plan.parts + own) * plan.tile
 
     def extent_guard(self, axis: str, coordinate: Expr) -> Guard:
         """Holds where a coordinate is on the axis; empty where it always is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.kernel.ops import Body, Decode, If, Loop, Symbol
 from tilewright.lower.builder import Builder
 from tilewright.poly.expr import Constraint, Expr, less
-from tilewright.schedule.grid import PART, GridPlace, Merge, Split
+from tilewright.schedule.grid import HELPER, PART, GridPlace, Merge, Split
 
 Wrap = Callable[[Body], Body]
 
@@ -67,9 +67,9 @@ def place_grid(b: Builder) -> Grid:
                 pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
                 wraps.append(_decoding(Decode(values[result], pair)))
     b.turn = turn
-    if PART in values:
-        b.part = values[PART]
-    b.blocks.update({axis: values[axis] for axis in grid.extents if axis != PART})
+    b.part, b.helper = (values.get(c, Expr.of(0)) for c in (PART, HELPER))
+    axes = (counter for counter in grid.extents if counter not in (PART, HELPER))
+    b.blocks.update({axis: values[axis] for axis in axes})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
 
     def alternate(body: Body, role: str, roles: int) -> Body:

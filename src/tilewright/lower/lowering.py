@@ -11,6 +11,7 @@ from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
 from tilewright.lower.grid import place_grid
 from tilewright.lower.loops import emit_effects
+from tilewright.lower.parts import owned
 from tilewright.lower.ragged import place_ragged
 from tilewright.lower.roles import frame, meeting
 from tilewright.lower.shared import place_shared
@@ -35,7 +36,7 @@ def lower(
     if plan.ragged is not None:
         grid = place_ragged(b, grid, plan.ragged)
     emit_effects(b, graph.body)
-    body, roles = tuple(b.scopes[0].body), plan.roles
+    body, roles = owned(b, tuple(b.scopes[0].body)), plan.roles
     if roles is None:
         whole = (*b.decodes, *grid.head, *grid.wrap(body))
     else:

@@ -12,13 +12,14 @@ from math import prod
 
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import ArriveExpect, PhaseRef, Phases, PhaseWait, RemoteStore
-from tilewright.kernel.ops import Apply, Assign, If, Load, MemRef, Over, Read, RegRef, Shared
+from tilewright.kernel.ops import Apply, Assign, Body, If, Load, MemRef, Over, Read, RegRef, Shared
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.lower.role_loops import emit_pipeline
 from tilewright.poly.expr import Expr, at_least, equal, less
 from tilewright.poly.layout import Place
-from tilewright.schedule.parts import COLUMNS, WORD, whole
+from tilewright.schedule.owners import COLUMNS
+from tilewright.schedule.parts import WORD, whole
 from tilewright.schedule.plan import Roles
 from tilewright.schedule.roles import GROUP_WARPS
 
@@ -77,9 +78,19 @@ def emit_in_parts(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     part = b.fragment(f"v{product.id}_part", product.type.dtype, contract_layouts(b, product)[2],
                       product.span)  # fmt: skip
     exchange = _declare(b, product, part, roles)
-    _send(b, exchange, sums, part, roles, product)
+    _send(b, exchange, sums, roles, product)
+    if roles.owners < roles.parts:  # what follows is for the owners alone
+        b.owned = len(b.scopes[0].body)
+    _keep(b, exchange, sums, part, roles, product)
     _add(b, exchange, part, roles, product)
     return part
+
+
+def owned(b: Builder, body: Body) -> Body:
+    """A block's work, of which only the owners of a part do what follows the exchange."""
+    if b.owned is None:
+        return body
+    return (*body[: b.owned], If((equal(b.helper, 0),), body[b.owned :]))
 
 
 def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) -> _Exchange:
@@ -96,30 +107,40 @@ def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) ->
 
 
 def _send(
-    b: Builder, exchange: _Exchange, sums: Fragment, part: Fragment, roles: Roles,
-    product: ops.Contract,
-) -> None:  # fmt: skip
-    """Keep the block's own columns, and store the others where they belong."""
+    b: Builder, exchange: _Exchange, sums: Fragment, roles: Roles, product: ops.Contract
+) -> None:
+    """Store each other block's columns where they belong."""
     phase = PhaseRef(exchange.landed, V(b.role))
     size = prod(exchange.buffer.shape[1:]) * WORD
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    if roles.owners < roles.parts:
+        one = (*one, equal(b.helper, 0))
     b.emit(If(one, (ArriveExpect(phase, size, product.span, "the others' sums"),)))
-    with b.unrolled("owner", roles.parts, product.span) as owner:
+    with b.unrolled("owner", roles.owners, product.span) as owner:
         first = owner * exchange.pieces
         source = exchange.register(b, sums, first, whole=True)
         for guard, sender in (
-            (less(b.part, owner), b.part),
-            (at_least(b.part, owner + 1), b.part - 1),
+            (less(b.rank, owner), b.rank),
+            (at_least(b.rank, owner + 1), b.rank - 1),
         ):
             place = MemRef(exchange.buffer.name, exchange.index(b, sender))
             store = RemoteStore(exchange.over, place, source, PIECE, owner, phase, product.span)
             b.emit(If((guard,), (store,)))
+
+
+def _keep(
+    b: Builder, exchange: _Exchange, sums: Fragment, part: Fragment, roles: Roles,
+    product: ops.Contract,
+) -> None:  # fmt: skip
+    """The block's own columns: which registers these are depends on its rank."""
+    with b.unrolled("rank", roles.owners, product.span) as rank:
+        first = rank * exchange.pieces
         own = Read(exchange.register(b, sums, first, whole=False), part.dtype)
         kept = Assign(
             exchange.each, exchange.register(b, part, V(0), whole=False), own, product.span,
             "the block's own columns",
         )  # fmt: skip
-        b.emit(If((equal(b.part, owner),), (kept,)))
+        b.emit(If((equal(b.part, rank),), (kept,)))
 
 
 def _add(

@@ -18,7 +18,7 @@ from tilewright.base.diagnostics import ConstraintError
 from tilewright.base.spans import Span
 from tilewright.poly.expr import Expr
 
-PART = "part"  # the counter of the blocks that share one tile
+PART, HELPER = "tile part", "tile helper"  # the counters of the blocks that share one tile
 
 
 class GridPlace(Enum):
@@ -98,13 +98,15 @@ class GridPlan:
         self._check_leaf(leaf, span)
         return replace(self, places={**self.places, leaf: place})
 
-    def in_parts(self, count: int) -> GridPlan:
-        """Each tile by `count` blocks of a cluster, whose rank is the new counter `PART`."""
+    def in_parts(self, count: int, owners: int) -> GridPlan:
+        """Each tile by `count` blocks of a cluster. `PART` counts those that own a part of it, and
+        `HELPER`, which is zero for these, the others with them."""
+        new = {PART: owners} if owners == count else {HELPER: count // owners, PART: owners}
         return replace(
             self,
-            extents={**self.extents, PART: Expr.of(count)},
-            order=(*self.order, PART),
-            places={**self.places, PART: GridPlace.CLUSTER},
+            extents={**self.extents, **{name: Expr.of(n) for name, n in new.items()}},
+            order=(*self.order, *new),
+            places={**self.places, **dict.fromkeys(new, GridPlace.CLUSTER)},
         )
 
     def swizzled(self, axis: str, over: str, factor: int) -> GridPlan:

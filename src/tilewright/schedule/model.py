@@ -15,6 +15,7 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.base.diagnostics import UnsupportedError
+from tilewright.schedule.owners import owners_of
 from tilewright.target.model import Machine, MatrixRate, Scope, Target
 
 ROW_BYTES = 128  # of an operand's row in one step: the width of the copy engine's swizzle
@@ -64,9 +65,9 @@ class Candidate:
     Tiles count elements: `tile_m` rows and `tile_n` columns of the instruction, `tile_k` terms of
     a step. Rows are the problem's m, or where `swapped` its n. `consumers` are the warpgroups that
     multiply, `cluster` blocks share the larger operand's tile, and `group` rows of tiles are
-    visited together. `split_k` blocks of a cluster share the terms of a tile: each gets from the
-    others their sums of its part of the columns. In `pingpong` each consumer has tiles of its own,
-    and its epilogue runs while the other one multiplies.
+    visited together. `split_k` blocks of a cluster share the terms of a tile: each that owns a
+    part of the columns gets the others' sums of it. In `pingpong` each consumer has tiles of its
+    own, and its epilogue runs while the other one multiplies.
     """
 
     tile_m: int
@@ -102,7 +103,12 @@ class Candidate:
     @property
     def exchanged(self) -> int:
         """Bytes of sums that a block gets from those that share its tile."""
-        return self.tile_m * self.tile_n * SUM_BYTES * (self.split_k - 1) // self.split_k
+        return self.tile_m * self.tile_n // self.owners * SUM_BYTES * (self.split_k - 1)
+
+    @property
+    def owners(self) -> int:
+        """Of the blocks that share a tile's terms, those that get a part of its columns."""
+        return owners_of(self.tile_n, self.split_k)
 
     def stage_bytes(self, problem: Problem) -> int:
         """Of both operands' tiles."""
@@ -237,7 +243,7 @@ class _Case:
     def _end(self) -> float:
         """From a tile's last product until its result is on its way."""
         candidate, machine = self.candidate, self.machine
-        columns = _up(candidate.tile_n // candidate.split_k, PANEL)  # whole panels are stored
+        columns = _up(candidate.tile_n // candidate.owners, PANEL)  # whole panels are stored
         stored = candidate.tile_m * columns * self.problem.result_bytes
         seconds = machine.tile_latency + stored / self._fetching
         if candidate.split_k > 1:  # all wait for all, twice: the sums are there, and are read
@@ -371,7 +377,7 @@ def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Ca
         if split > 1 and (tiles * split > room or steps < 2 * split):
             continue
         made = _staged(problem, replace(shape, group=group, split_k=split), target)
-        if made is None or split > target.max_cluster or shape.tile_n % (split * ATOM_COLUMNS):
+        if made is None or split > target.max_cluster:
             continue
         if made.pingpong and (split > 1 or tiles <= target.multiprocessors):
             continue

@@ -1,9 +1,10 @@
 """Blocks of a cluster that share the terms of one tile of a product.
 
-Each multiplies its turns of the steps for the whole tile; then every block gets, from all others,
-their sums of its own part of the columns, adds them in the order of their ranks, and goes on with
-that part as with a tile of its own. There are more blocks than tiles, so few tiles keep the
-device busy; the result does not depend on which block is first.
+Each multiplies its turns of the steps for the whole tile; then every block that owns a part of the
+columns gets, from all others, their sums of it, adds them in the order of their ranks, and goes on
+with that part as with a tile of its own. All blocks own one where the columns suffice. There are
+more blocks than tiles, so few tiles keep the device busy; the result does not depend on which
+block is first.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.blocks import combined_axes
 from tilewright.schedule.grid import GridPlace
+from tilewright.schedule.owners import owners_of
 from tilewright.schedule.plan import ContractPlan, Plan, Roles, Staging
 from tilewright.target.model import MmaAtom, Target
 
-COLUMNS = 8  # of an instruction's result that stay together
 WORD = 4  # bytes of a sum
 # What needs an operand's elements at the same coordinates only, or along the axes it combines.
 _LOCAL = (
@@ -42,28 +43,29 @@ def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) ->
     if problem := problem or _grid_problem(plan, count, target):
         return problem
     columns = plan.axes[contract.n or ""]
-    if columns.tile % (COLUMNS * count):
-        return f"{columns.tile} columns are not {count} parts of a multiple of {COLUMNS}"
-    atom = _narrow(contract, columns.tile // count, target)
+    owners = owners_of(columns.tile, count)
+    atom = _narrow(contract, columns.tile // owners, target)
     if atom is None:
-        return f"no instruction has {columns.tile // count} columns"
-    part = prod(plan.axes[a].tile for a in (contract.m or "", columns.axis)) // count * WORD
+        return f"no instruction has {columns.tile // owners} columns"
+    part = prod(plan.axes[a].tile for a in (contract.m or "", columns.axis)) // owners * WORD
     stages = min(plan.stages, (room - (count - 1) * part) // _slot(plan, graph))
     if stages < 2:
         return f"shared memory holds {stages} slots beside {count - 1} parts of {part} bytes"
     terms = plan.axes[contract.k]
     axes = {
         **plan.axes,
-        columns.axis: replace(columns, tile=columns.tile // count, parts=count),
+        columns.axis: replace(columns, tile=columns.tile // owners, parts=owners),
         terms.axis: replace(terms, parts=count),
     }
     reason = f"{contract.reason}; {count} blocks share the terms of a tile"
+    if owners < count:
+        reason += f", {owners} own a part of it"
     return replace(
         plan,
         axes=axes,
-        grid=plan.grid.in_parts(count),
+        grid=plan.grid.in_parts(count, owners),
         contracts={roles.product: replace(contract, atom=atom.name, reason=reason)},
-        roles=replace(roles, parts=count, instruction=contract.atom or ""),
+        roles=replace(roles, parts=count, owners=owners, instruction=contract.atom or ""),
         stages=stages,
     )
 

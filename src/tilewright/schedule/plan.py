@@ -102,7 +102,8 @@ class Roles:
     runs while the other multiplies; otherwise they share every tile.
 
     With `parts`, so many blocks of a cluster compute one tile: each takes its turns of the steps,
-    for the whole tile by `instruction`, then gives every other its part of the sums.
+    for the whole tile by `instruction`, then gives each of the first `owners` its part of the
+    sums. The others are done then.
     """
 
     loop: int
@@ -113,6 +114,7 @@ class Roles:
     parts: int = 1
     pingpong: bool = False
     instruction: str = ""
+    owners: int = 1
 
 
 @dataclass(frozen=True)
