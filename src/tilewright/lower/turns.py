@@ -6,7 +6,7 @@ parity tells rounds of the ring apart only for who is at most one round behind.
 
 from __future__ import annotations
 
-from tilewright.base.diagnostics import UnsupportedError
+from tilewright.base.diagnostics import ResourceError
 from tilewright.kernel.async_ops import NamedBarrier
 from tilewright.kernel.ops import Body, If
 from tilewright.lower.builder import Builder
@@ -37,7 +37,7 @@ def first_turn(b: Builder, roles: Roles) -> Body:
     if not roles.pingpong:
         return ()
     if exchanged := [s.name for s in b.shared if s.name not in b.managed]:
-        raise UnsupportedError(
+        raise ResourceError(
             f"warpgroups that take turns would both use the shared memory of {exchanged[0]}",
             span=b.graph.span,
             expected="an epilogue that works element by element",

@@ -11,24 +11,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.auto_grouped import choose_grouped
+from tilewright.schedule.auto_products import choose_product
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
-from tilewright.schedule.model import (
-    MOST_ACCUMULATORS,
-    WARPGROUP,
-    Problem,
-    Ranked,
-    candidates,
-    rank,
-)
-from tilewright.schedule.pipelined import plan_roles
-from tilewright.schedule.plan import Plan
-from tilewright.schedule.roles import Shape
 from tilewright.schedule.tensors import Declared, declare
 from tilewright.target.model import Target
 
@@ -41,7 +30,6 @@ DEEP = 32  # terms of a contraction's step
 MATRIX = ((128, 128, 2, 2), (128, 128, 4, 2), (128, 64, 4, 2), (64, 64, 4, 2))
 NARROWEST = 16  # rows and columns of a warp: no instruction takes more of either
 GENERIC = (16, 32, 8)  # the same without an instruction
-PANEL = 32  # columns that leave a block together: wider tiles are multiples of them
 MOST_WARPS = 16  # of a block that is relieved
 MOST_RELIEF = 3  # how often a thread's share may be halved
 
@@ -101,33 +89,8 @@ def _pipelined(
     graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared, *,
     split: bool,
 ) -> Automatic | None:  # fmt: skip
-    """The tiles that the model ranks first of those that warp roles suit, if there are any."""
-    lhs, rhs = graph.by_id[op.lhs].type, graph.by_id[op.rhs].type
-    own = [[a for a in t.axes if a not in o.axes] for t, o in ((lhs, rhs), (rhs, lhs))]
-    if len(own[0]) != 1 or len(own[1]) != 1 or len(op.contracted) != 1 or not target.bulk_swizzles:
-        return None
-    row, column, k = own[0][0], own[1][0], op.contracted[0]
-    batch = [a for a in op.type.axes if a not in (row, column)]
-    sizes = {a: n.const for a, n in graph.axes.items()}
-    written = [o.type.dtype.bytes for o in ops.walk(graph.body) if isinstance(o, ops.WriteOp)]
-    problem = Problem(
-        sizes[row], sizes[column], sizes[k], prod(sizes[a] for a in batch),
-        lhs.dtype.bytes, max(written, default=2),
-    )  # fmt: skip
-    for ranked in _suitable(problem, target, relief, split=split):
-        found = ranked.candidate
-        tiles = (found.tile_n, found.tile_m) if found.swapped else (found.tile_m, found.tile_n)
-        blocks = {row: tiles[0], column: tiles[1]} | dict.fromkeys(batch, 1)
-        shape = Shape(blocks, {k: found.tile_k})
-        parts = (Hardware(split_k=found.split_k),) if found.split_k > 1 else ()
-        try:
-            plan = plan_roles(graph, shape, *(parts or (Hardware(),)), target, declared, None)
-        except ConstraintError:  # the program's terms cannot be shared
-            continue
-        if isinstance(plan, Plan) and plan.roles and plan.roles.consumers == found.consumers:
-            constraints = (*_blocks(blocks), Tiling(k, found.tile_k), *parts)
-            return Automatic(constraints, (f"contraction: {ranked.reason}",))
-    return None
+    found = choose_product(graph, op, target, relief, declared, split=split)
+    return None if found is None else Automatic(found[0], (f"contraction: {found[1]}",))
 
 
 def _grouped(
@@ -135,23 +98,6 @@ def _grouped(
 ) -> Automatic | None:
     found = choose_grouped(graph, op, target, declared)
     return None if found is None else Automatic(found[0], (found[1],))
-
-
-def _suitable(
-    problem: Problem, target: Target, relief: int, *, split: bool
-) -> tuple[Ranked, ...]:  # fmt: skip
-    """Plans without shared operands, the fastest first; narrower ones with each relief."""
-    bits = 8 * problem.operand_bytes
-    if bits >= 32 or target.machine is None or target.machine.rate(bits) is None:
-        return ()
-    most = MOST_ACCUMULATORS >> relief
-    found = [
-        c for c in candidates(problem, target)
-        if c.cluster == 1 and (split or c.split_k == 1)
-        and (c.tile_n % PANEL == 0 or c.tile_n <= PANEL)
-        and c.tile_m * c.tile_n <= most * WARPGROUP * c.consumers
-    ]  # fmt: skip
-    return rank(problem, found, target)
 
 
 def _contraction(
