@@ -150,10 +150,11 @@ class TileKernel:
         """Find the fastest config for these arguments, which are left as they are.
 
         Without configs those are tried that the model suggests, which it can for a matrix product
-        whose tile sizes are symbols. The analytic model ranks the configs; the `top` best are measured on the tensors' device,
-        and their outputs compared with those of `reference`, called with the same arguments, or
-        else of the first config that compiles. `tolerance` is relative to an output's largest
-        magnitude. Nothing is measured for NumPy arrays. TuningError where no config works.
+        whose tile sizes are symbols. The analytic model ranks the configs; the `top` best are
+        measured on the tensors' device, and their outputs compared with those of `reference`,
+        called with the same arguments, or else of the first config that compiles. `tolerance` is
+        relative to an output's largest magnitude. Nothing is measured for NumPy arrays.
+        TuningError where no config works.
         """
         from tilewright.driver.call import read_call
         from tilewright.driver.tuning.options import Options

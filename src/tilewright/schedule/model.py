@@ -330,7 +330,7 @@ def candidates(
         )
     found: list[Candidate] = []
     for shape in _shapes(problem, machine, pingpong):
-        found += _arranged(problem, shape, target)
+        found += _arranged(problem, shape, target, machine)
     return tuple(found)
 
 
@@ -362,7 +362,9 @@ def accumulators(consumers: int, machine: Machine) -> int:
     return min(MOST_ACCUMULATORS, each - WORKING_REGISTERS)
 
 
-def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Candidate]:
+def _arranged(
+    problem: Problem, shape: Candidate, target: Target, machine: Machine
+) -> Iterator[Candidate]:
     """A tile with the orders, clusters and splits that make sense for how many tiles there are."""
     down, across = (problem.n, problem.m) if shape.swapped else (problem.m, problem.n)
     rows, columns = ceil(down / shape.tile_m), ceil(across / shape.tile_n)
@@ -371,9 +373,8 @@ def _arranged(problem: Problem, shape: Candidate, target: Target) -> Iterator[Ca
     group = raster_group(shape.tile_m, shape.tile_n, rows, target.multiprocessors)
     # The operand with the larger tile is the one that neighbours share.
     neighbours = rows if shape.tile_n >= shape.tile_m else columns
-    seats = target.machine.seats if target.machine else lambda _, count: count
     for split in SPLITS:
-        room = seats(split, target.multiprocessors)
+        room = machine.seats(split, target.multiprocessors)
         if split > 1 and (tiles * split > room or steps < 2 * split):
             continue
         made = _staged(problem, replace(shape, group=group, split_k=split), target)
