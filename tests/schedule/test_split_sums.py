@@ -314,6 +314,7 @@ def test_a_schedule_by_hand_makes_the_same_kernel() -> None:
     assert "N = 64*block[1] + 16*part[4] + tile[16]" in text
     assert "part[4] cluster" in text
     assert "4 blocks share the terms of a tile" in text
+    assert "store to parts of another block: the columns of a later one" in text
 
 
 def test_the_plan_says_who_owns_the_columns() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.driver.compile import Compilation
 from tilewright.graph.text import print_graph
+from tilewright.kernel.async_ops import RemoteStore
 from tilewright.kernel.ops import Assign, Barrier, Load, Reduce, Store, walk
 from tilewright.lower.obligations import report
 from tilewright.schedule.text import print_plan
@@ -46,6 +47,8 @@ def _inserted(compilation: Compilation) -> Iterator[str]:
                 yield f"{statement.dst.name}: {statement.note}"
             case Load() if statement.note:
                 yield f"load of {statement.src.name}: {statement.note}"
+            case RemoteStore() if statement.note:
+                yield f"store to {statement.dst.name} of another block: {statement.note}"
             case Store() if statement.note:
                 yield f"store to {statement.dst.name}: {statement.note}"
             case _:

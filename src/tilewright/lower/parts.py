@@ -33,6 +33,7 @@ class _Exchange:
     """A block's shared memory for what comes from the others: ``[group, from, piece, thread, 4]``.
 
     A thread's sums have `strips` of 64 rows; of the columns, `pieces` belong to each block.
+    `digits` count strips, pieces, and rows and columns of a piece.
     """
 
     buffer: Shared
@@ -41,26 +42,28 @@ class _Exchange:
     columns: str
     strips: int
     pieces: int
+    digits: tuple[Expr, ...]
 
     @property
     def over(self) -> Over:
-        return (("part_m", self.strips), ("part_n", self.pieces))
+        return self.each[:2]
 
     @property
     def each(self) -> Over:
         """Register by register."""
-        return (*self.over, ("part_row", 2), ("part_column", 2))
+        names = (str(digit) for digit in self.digits)
+        return tuple(zip(names, (self.strips, self.pieces, 2, 2), strict=True))
 
     def index(self, b: Builder, sender: Expr) -> tuple[Expr, ...]:
         """Where a thread's piece lies that comes from a block."""
         lanes = b.plan.warp_size
-        strip, piece = (b.register_digit(name) for name, _ in self.over)
+        strip, piece, _, _ = self.digits
         return (V(b.role), sender, strip * self.pieces + piece,
                 V(b.role_warp) * lanes + b.role_lane, V(0))  # fmt: skip
 
-    def register(self, b: Builder, sums: Fragment, first: Expr, *, whole: bool) -> RegRef:
+    def register(self, sums: Fragment, first: Expr, *, whole: bool) -> RegRef:
         """A register of a piece, of the pieces from `first` on; the first one of a `whole` one."""
-        strip, piece, low, high = (b.register_digit(name) for name, _ in self.each)
+        strip, piece, low, high = self.digits
         digits = {
             (self.rows, STRIP): strip, (self.columns, COLUMNS): first + piece,
             (self.rows, 8): V(0) if whole else low, (self.columns, 1): V(0) if whole else high,
@@ -103,7 +106,8 @@ def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) ->
     buffer = b.buffer("parts", part.dtype, shape, managed=True, span=product.span)
     landed = b.name("landed")
     b.phases.append(Phases(landed, roles.consumers, 1, span=product.span))
-    return _Exchange(buffer, landed, rows, columns, strips, pieces)
+    digits = tuple(b.register_digit(f"part_{d}") for d in ("m", "n", "row", "column"))
+    return _Exchange(buffer, landed, rows, columns, strips, pieces, digits)
 
 
 def _send(
@@ -118,13 +122,14 @@ def _send(
     b.emit(If(one, (ArriveExpect(phase, size, product.span, "the others' sums"),)))
     with b.unrolled("owner", roles.owners, product.span) as owner:
         first = owner * exchange.pieces
-        source = exchange.register(b, sums, first, whole=True)
-        for guard, sender in (
-            (less(b.rank, owner), b.rank),
-            (at_least(b.rank, owner + 1), b.rank - 1),
+        source = exchange.register(sums, first, whole=True)
+        for guard, sender, which in (
+            (less(b.rank, owner), b.rank, "a later"),
+            (at_least(b.rank, owner + 1), b.rank - 1, "an earlier"),
         ):
             place = MemRef(exchange.buffer.name, exchange.index(b, sender))
-            store = RemoteStore(exchange.over, place, source, PIECE, owner, phase, product.span)
+            store = RemoteStore(exchange.over, place, source, PIECE, owner, phase, product.span,
+                                f"the columns of {which} one")  # fmt: skip
             b.emit(If((guard,), (store,)))
 
 
@@ -135,9 +140,9 @@ def _keep(
     """The block's own columns: which registers these are depends on its rank."""
     with b.unrolled("rank", roles.owners, product.span) as rank:
         first = rank * exchange.pieces
-        own = Read(exchange.register(b, sums, first, whole=False), part.dtype)
+        own = Read(exchange.register(sums, first, whole=False), part.dtype)
         kept = Assign(
-            exchange.each, exchange.register(b, part, V(0), whole=False), own, product.span,
+            exchange.each, exchange.register(part, V(0), whole=False), own, product.span,
             "the block's own columns",
         )  # fmt: skip
         b.emit(If((equal(b.part, rank),), (kept,)))
@@ -151,9 +156,9 @@ def _add(
     more = b.fragment(f"v{product.id}_other", part.dtype, part.tiled, product.span)
     with b.unrolled("sender", roles.parts - 1, product.span) as sender:
         place = MemRef(exchange.buffer.name, exchange.index(b, sender))
-        to = exchange.register(b, more, V(0), whole=True)
+        to = exchange.register(more, V(0), whole=True)
         b.emit(Load(exchange.over, to, place, PIECE, span=product.span))
-        left = exchange.register(b, part, V(0), whole=False)
-        terms = (Read(left, part.dtype),
-                 Read(exchange.register(b, more, V(0), whole=False), part.dtype))  # fmt: skip
+        left = exchange.register(part, V(0), whole=False)
+        other = exchange.register(more, V(0), whole=False)
+        terms = (Read(left, part.dtype), Read(other, part.dtype))
         b.emit(Assign(exchange.each, left, Apply("add", terms, part.dtype), product.span))
