@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilewright.kernel.async_ops import WarpgroupMma
-from tilewright.kernel.refs import RegRef
 from tilewright.lower.obligations.async_footprints import Footprint, Memory
 from tilewright.lower.obligations.async_skeleton import (
     BoxStep,
@@ -194,13 +192,7 @@ class Accesses:
     def matrix(self, group: Warpgroup, step: MatrixStep, env: Env) -> None:
         """The instructions of one statement, as one event."""
         held = self._operands(group, step, env)
-        prints: list[Footprint] = []
-        for tile in step.tiles:
-            corners = tuple(
-                tuple([c.number(env, "where an operand lies") for c in index])
-                for index in tile.index
-            )
-            prints.append(self.memory.tiles(tile.ref.name, corners, tile.runs, tile.ref.panel))
+        prints = [tile.footprint(self.memory, env) for tile in step.tiles]
         made = self.state.event(Does.MATRIX, group.units[0].number)
         made.step, made.env, made.held, made.blocks = step, env, held, (group.block,)
         made.prints = tuple(prints)
@@ -217,11 +209,17 @@ class Accesses:
         for own in step.registers:
             key = (own.fragment, own.use.writes)
             held[key] = held.get(key, 0) | own.bits(env)
+        found: list[Held] = []
         for (name, written), bits in held.items():
             self._settled(group, step, env, name, bits)
+            if not written:  # an accumulator is read and written
+                bits &= ~held.get((name, True), 0)
+            if bits:
+                found.append(Held(name, bits, written))
+        for own in found:
             for event in group.matrix.all():
-                self._apart(group, step, env, event, Held(name, bits, written))
-        return tuple(Held(name, bits, written) for (name, written), bits in held.items())
+                self._apart(group, step, env, event, own)
+        return tuple(found)
 
     def _settled(self, group: Warpgroup, step: MatrixStep, env: Env, name: str, bits: int) -> None:
         """No access of the registers since the last fence."""
@@ -239,14 +237,9 @@ class Accesses:
 
     def _apart(self, group: Warpgroup, step: MatrixStep, env: Env, event: Event, own: Held) -> None:
         """Instructions on one accumulator follow one another; others may not share registers."""
-        s = step.statement
         for held in event.held:
             both = held.bits & own.bits
-            if held.fragment != own.fragment or not both or not (held.written or own.written):
-                continue
-            if held.written and isinstance(s, WarpgroupMma) and self._accumulates(s, own):
-                continue
-            if not held.written and own.written and self._is_reread(event, own, both):
+            if held.fragment != own.fragment or not both or held.written == own.written:
                 continue
             raise FaultError(
                 Kind.FLIGHT, own.fragment,
@@ -257,16 +250,6 @@ class Accesses:
                 step,
                 (f"the later: {self.words.where(step, env)}", self.words.note(event)),
             )  # fmt: skip
-
-    def _accumulates(self, s: WarpgroupMma, own: Held) -> bool:
-        """Whether the registers are the statement's d, not its a."""
-        return own.written or not (isinstance(s.a, RegRef) and s.a.name == own.fragment)
-
-    def _is_reread(self, event: Event, own: Held, both: int) -> bool:
-        """Whether the older instruction reads the registers only as the d that it also writes."""
-        return any(
-            h.written and h.fragment == own.fragment and not both & ~h.bits for h in event.held
-        )
 
     def _agent_access(self, made: Event, known: int) -> None:
         for print_ in made.prints:

@@ -435,8 +435,8 @@ def _rank(unit: Unit) -> int:
         phase = unit.waits.phase
         return _PARTIAL if phase.pending < phase.arrivals or phase.expected > 0 else 3
     if unit.arrived is not None:
-        return 2
-    return 0 if "registers" in unit.why else 4
+        return 4 if unit.arrived.cluster else 2
+    return 0 if "registers" in unit.why else 5
 
 
 def _why(unit: Unit) -> str:

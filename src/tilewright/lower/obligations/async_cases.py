@@ -266,20 +266,9 @@ def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object
                         found.extend(v.values if isinstance(v, Lanes) else v for v in values)
 
     for rank in range(kernel.cluster):
-        for warp in _warps(skeleton):
-            env = Env()
-            env["block"], env["warp"] = first + rank, warp
-            env["lane"] = Lanes(tuple(range(kernel.warp_size)))
-            lanes = range(warp * kernel.warp_size, (warp + 1) * kernel.warp_size)
-            env["thread"] = Lanes(tuple(lanes))
+        for warp in range(kernel.warps):
             try:
-                trace(skeleton.body, env)
+                trace(skeleton.body, skeleton.env(first + rank, warp))
             except OpenError:
                 return first
     return tuple(found)
-
-
-def _warps(skeleton: Skeleton) -> tuple[int, ...]:
-    """One warp of each warpgroup, or all where the skeleton tells the warps of one apart."""
-    kernel = skeleton.kernel
-    return tuple(range(kernel.warps))

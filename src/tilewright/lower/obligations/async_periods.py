@@ -52,7 +52,8 @@ class Periods:
                     need(name, _compared(constraint.expr, name))
                     guards.setdefault(name, []).append(constraint)
             if isinstance(step, LoopStep):
-                need(step.var, 1)
+                for name in (step.var, *step.values["extent"].names):
+                    need(name, 1)
                 inner.update(step.values["extent"].names)
         loops = {s.var for s in walked(skeleton.body) if isinstance(s, LoopStep)}
         for name in inner & loops:

@@ -69,8 +69,8 @@ class Repeats:
         rough = self._rough_signature(run.state)
         count = self._rough.get(rough, 0)
         self._rough[rough] = count + 1
-        if not count:
-            return
+        if not count and not self.stable:
+            return  # signatures take time: only of states that look alike
         _forget(run.state)
         signature = self._signature(run.state)
         now = _counters(run.state)

@@ -69,7 +69,6 @@ from tilewright.lower.obligations.async_state import (
 from tilewright.lower.obligations.async_values import (
     Cell,
     Env,
-    Lanes,
     OpenError,
     Value,
     collapsed,
@@ -102,14 +101,12 @@ class Run:
 
     def _start(self, first: int, known: Mapping[str, int]) -> State:
         skeleton = self.skeleton
-        kernel, size = skeleton.kernel, self.size
+        kernel = skeleton.kernel
         units: list[Unit] = []
         for block in range(kernel.cluster):
             for warp in range(kernel.warps):
-                env = Env(known)
-                env["block"], env["warp"] = first + block, warp
-                env["lane"] = Lanes(tuple(range(size)))
-                env["thread"] = Lanes(tuple(range(warp * size, (warp + 1) * size)))
+                env = skeleton.env(first + block, warp)
+                env.update(known)
                 frame = Frame(skeleton.body, env, self.full)
                 touched = {r.name: -1 for r in kernel.registers}
                 made = Unit(len(units), block, warp, [frame], self.full, touched=touched)

@@ -42,11 +42,12 @@ from tilewright.kernel.ops import (
 from tilewright.kernel.refs import Over, RegRef
 from tilewright.kernel.scopes import is_warp_wide, phase_ref
 from tilewright.lower.obligations.async_footprints import (
+    Footprint,
     Memory,
     ThreadFootprint,
     instances,
 )
-from tilewright.lower.obligations.async_values import Cell, Condition, Env, Value
+from tilewright.lower.obligations.async_values import Cell, Condition, Env, Lanes, Value
 from tilewright.lower.obligations.registers import Use, span_of, uses
 from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term, at_least
 from tilewright.target.model import MmaAtom, Target
@@ -99,12 +100,21 @@ class Registers:
     use: Use
     cells: tuple[tuple[Cell, ...], ...]
     strides: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    kept: dict[object, int] = field(default_factory=dict[object, int])
 
     @property
     def fragment(self) -> str:
         return self.use.ref.name
 
     def bits(self, env: Env) -> int:
+        key = tuple([env[name] for name in self.names])
+        found = self.kept.get(key)
+        if found is None:
+            found = self.kept[key] = self._bits(env)
+        return found
+
+    def _bits(self, env: Env) -> int:
         result, run = 0, (1 << self.use.count) - 1
         for index in self.cells:
             at = sum(
@@ -159,6 +169,21 @@ class Tile:
     ref: TileRef
     index: tuple[tuple[Cell, ...], ...]
     runs: Mapping[int, int]
+    names: tuple[str, ...] = ()
+    kept: dict[object, Footprint] = field(default_factory=dict[object, Footprint])
+
+    def footprint(self, memory: Memory, env: Env) -> Footprint:
+        """What the instances of the statement read."""
+        key = tuple([env[name] for name in self.names])
+        found = self.kept.get(key)
+        if found is None:
+            corners = tuple(
+                tuple([c.number(env, "where an operand lies") for c in index])
+                for index in self.index
+            )
+            found = memory.tiles(self.ref.name, corners, self.runs, self.ref.panel)
+            self.kept[key] = found
+        return found
 
 
 @dataclass(eq=False, slots=True)
@@ -214,6 +239,7 @@ class Skeleton:
     body: tuple[Step, ...]
     needed: frozenset[str]
     sizes: Mapping[str, Size]
+    threads: tuple[Env, ...]  # of each warp; kept, so that what is computed from them is too
 
     @staticmethod
     def of(kernel: Kernel, target: Target) -> Skeleton:
@@ -226,7 +252,30 @@ class Skeleton:
             if any(name in needed for name, _ in decode.digits):
                 needed |= decode.source.variables()
         sizes = {n: e for n, e in builder.sizes.items() if n in needed}
-        return Skeleton(kernel, target, memory, _decoded(body, needed), frozenset(needed), sizes)
+        steps = _decoded(body, needed)
+        return Skeleton(kernel, target, memory, steps, frozenset(needed), sizes, _threads(kernel))
+
+    def env(self, block: int, warp: int) -> Env:
+        """The counters of one warp."""
+        env = Env(self.threads[warp])
+        env["block"] = block
+        return env
+
+
+def _names(cells: tuple[tuple[Cell, ...], ...]) -> tuple[str, ...]:
+    return tuple(sorted({name for index in cells for cell in index for name in cell.names}))
+
+
+def _threads(kernel: Kernel) -> tuple[Env, ...]:
+    size = kernel.warp_size
+    lane = Lanes(tuple(range(size)))
+    return tuple(
+        Env(
+            {"warp": warp, "lane": lane,
+             "thread": Lanes(tuple(range(warp * size, (warp + 1) * size)))}
+        )
+        for warp in range(kernel.warps)
+    )  # fmt: skip
 
 
 class _Builder:
@@ -392,7 +441,7 @@ class _Builder:
         index = tuple(
             tuple(self.cell(i.substitute(values)) for i in ref.index) for values in instances(over)
         )
-        return Tile(ref, index, {ref.rows: rows, ref.depth: atom.k})
+        return Tile(ref, index, {ref.rows: rows, ref.depth: atom.k}, _names(index))
 
     def _registers(self, s: Statement) -> Iterator[Registers]:
         for use in uses(s, self.target):
@@ -406,7 +455,7 @@ class _Builder:
                 tuple(self.cell(i.substitute(values)) for i in use.ref.index)
                 for values in instances(use.over)
             )
-            yield Registers(use, cells, tuple(strides))
+            yield Registers(use, cells, tuple(strides), _names(cells))
 
     def _plain(self, s: Statement) -> PlainStep | None:
         touches = tuple(self._touches(s))

@@ -50,9 +50,11 @@ class Cell:
     def __init__(self, expr: Expr) -> None:
         self.expr = expr
         self.names = tuple(sorted(expr.variables()))
-        self._kept: dict[object, Value] = {} if self.names else {(): expr.const}
+        self._kept: dict[object, Value] = {}
 
     def __call__(self, env: Env) -> Value:
+        if not self.names:
+            return self.expr.const
         key = tuple([env[name] for name in self.names])
         found = self._kept.get(key)
         if found is None:
