@@ -90,7 +90,8 @@ def test_dimensions_of_one_and_none(rows: int, terms: int, groups: int, columns:
 
 def test_rows_and_columns_go_through_warp_roles_with_what_follows() -> None:
     ends = ends_of(UNEVEN)
-    for a, b in ((numbers(256, 64), numbers(4, 64, 64)), (numbers(4, 64, 64), numbers(64, 256))):
+    rows, columns = numbers(256, 64), numbers(256, 64).T  # each contiguous along the terms
+    for a, b in ((rows, numbers(4, 64, 64)), (numbers(4, 64, 64), columns)):
         inputs = [a, b, ends]
         compiled = definition(inputs, relu=True).compile(inputs, target="sm_90a")
         (kernel,) = compiled.kernels

@@ -302,6 +302,28 @@ def group_of(axis: Size, ends: MemoryProxy | Value) -> Value:
     return _reduce("add", cast_value(past, i32, span), None, groups, span)
 
 
+def per_group(value: Value, axis: Size, group: Value) -> Value:
+    """The value once for each group along `axis`: its own rows, and zeros in all others.
+
+    A product over the rows of such values is one over each group's own rows: with rows of ``x``
+    and ``y`` over ``T``, ``tw.mma(tw.per_group(x, E, group), tw.per_group(y, E, group), acc)``
+    has a matrix for each of ``E``. (Where `group_of` makes the group, its ends are over another
+    axis than `axis`, which blocks may share.)
+    """
+    span = here()
+    value, group = use(value, span, "value"), use(group, span, "group")
+    name = axis_name(axis, span)
+    if name in value.type.axes or name in group.type.axes:
+        raise ShapeError(
+            f"{value.type} for each group along {name}, of rows whose group is {group.type}",
+            span=span,
+            expected=f"neither over {name}",
+            mend="count the groups along an axis of its own",
+        )
+    own = elementwise("eq", (group, self_index(axis, group.type.dtype)), span)
+    return elementwise("select", (own, value, 0), span)
+
+
 def _check_gather(source: Type, axis: str, index: Type, span: Span | None) -> None:
     if axis not in source.axes:
         raise ShapeError(

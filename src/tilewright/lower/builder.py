@@ -132,6 +132,8 @@ class Builder:
         self.blocks: dict[str, Expr] = {}
         self.starts: dict[str, Expr] = {}  # of tiles that begin where data says
         self.ends: dict[str, Expr] = {}  # of the rows that such a tile may have
+        self.last_term = Expr.of(0)  # the row after the last one of a tile's own terms
+        self.counted: Expr | None = None  # slots used before a tile, where data says how many
         self.persistent = False  # whether a block goes on to further tiles
         self.turn = Expr.of(0)  # tiles that the block had before this one
         self.part = Expr.of(0)  # which part of its tile a block of several owns,

@@ -206,6 +206,8 @@ def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
     along, size = op.type.axes[last or 0], op.type.dtype.bytes
     if along not in (m, n) or (along == m and size != 2):
         return None
+    if along in b.starts:
+        return None  # data may begin a tile within a piece
     most = STRIP if along == m else ROW_BYTES // size
     width = next(w for w in (128, 64, 32, 16, 8) if w <= most and columns % w == 0)
     if along == n and width * size < 16:

@@ -11,6 +11,7 @@ from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
 from tilewright.lower.grid import place_grid
 from tilewright.lower.loops import emit_effects
+from tilewright.lower.own_terms import place_own_terms
 from tilewright.lower.parts import owned
 from tilewright.lower.ragged import place_ragged
 from tilewright.lower.roles import frame, meeting
@@ -35,6 +36,8 @@ def lower(
     grid = place_grid(b)
     if plan.ragged is not None:
         grid = place_ragged(b, grid, plan.ragged)
+    if plan.own_terms is not None:
+        grid = place_own_terms(b, grid, plan.own_terms)
     emit_effects(b, graph.body)
     body, roles = owned(b, tuple(b.scopes[0].body)), plan.roles
     if roles is None:

@@ -89,7 +89,10 @@ class Ring:
 
 
 def counter(b: Builder, axis: str, step: Expr) -> Expr:
-    """The number of a step, over all tiles of a block; one that goes on knows a tile's steps."""
+    """The number of a step, over all tiles of a block; one that goes on knows a tile's steps,
+    or counts them."""
+    if b.counted is not None:
+        return b.counted + step
     return b.turn * (b.plan.axes[axis].steps.const if b.persistent else 0) + step
 
 
@@ -172,7 +175,7 @@ def _copy(b: Builder, operand: Operand, looped: str, full: PhaseRef, step: Expr)
     panel = b.register_digit("box_panel") if operand.panels > 1 else V(0)
     over: Over = ((str(panel), operand.panels),) if operand.panels > 1 else ()
     start = {a: b.base(a) for a in read.type.axes}
-    start[looped] = b.step_start(looped, step)
+    start[looped] = b.step_start(looped, step) + b.starts.get(looped, 0)
     start[operand.along] = start[operand.along] + panel * operand.width
     other = operand.terms if operand.across else operand.rows
     shares = operand.shares

@@ -34,6 +34,7 @@ from tilewright.kernel.ops import (
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.carried import advance, carry, remember_params
 from tilewright.lower.dependencies import contract_layouts
+from tilewright.lower.own_terms import clear_others
 from tilewright.lower.reductions import atom_ref, operand_fragment
 from tilewright.lower.rings import (
     Operand,
@@ -81,7 +82,7 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
     b.copies = (*b.copies, copies(b, work.ring, (*work.rows, work.columns), work.strips))
     if work.found.in_place:
         start = op.inits[0]
-        if not _is_zero(b, start):
+        if not _is_zero(b, start) or b.plan.own_terms is not None:
             _set(b, work, start)
         if work.rows_from.computed:
             whole = _branches(b, work) or b.plan.axes[work.contract.k].tile == work.atom.k
@@ -133,6 +134,7 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     with b.loop(op.axis, op.span) as step:
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
+        clear_others(b, (*work.rows, work.columns), ring.slot(count), step)
         b.emit(WarpgroupFence())
         b.emit(_multiply(b, work, ring.slot(count), step, _Terms.all(b, work)))
         b.emit(WarpgroupCommit())
@@ -203,7 +205,9 @@ def _await_slot(b: Builder, work: _Work, count: Expr, op: ops.Iterate) -> None:
 
 def _release(b: Builder, work: _Work, count: Expr) -> None:
     phase = PhaseRef(work.ring.empty, work.ring.slot(count))
-    b.emit(If((equal(b.role_lane, 0),), released(b, phase)))
+    steps = b.plan.axes[work.ring.axis].steps
+    some: Guard = () if b.plan.own_terms is None else (at_least(steps, 1),)
+    b.emit(If((equal(b.role_lane, 0), *some), released(b, phase)))
 
 
 def _start_product(b: Builder, work: _Work, count: Expr, step: Expr) -> None:
@@ -369,7 +373,9 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
         a = atom_ref(terms.rows, {**chosen, k: term // atom.k})
     begun = step * b.plan.axes[looped].tile + term  # zero in the first product of all
     coordinate = b.step_start(k, step) + term if looped == k else term
-    counted = ReducedAxis(k, b.plan.axes[k].extent, coordinate)
+    by_data = b.plan.own_terms is not None
+    extent = b.last_term - b.starts[k] if by_data else b.plan.axes[k].extent
+    counted = ReducedAxis(k, extent, coordinate)
     if looped != k and work.found.in_place:  # the terms of both axes, as one number
         size = b.plan.axes[k].tile
         whole = b.plan.axes[looped].extent * size
@@ -378,7 +384,7 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
     first: Guard = (at_least(begun if work.found.in_place else term, 1),)
     return WarpgroupMma(
         over, atom.name, atom_ref(made, chosen), a, tile(work.columns, atom.n),
-        first if _is_zero(b, start) else (), (counted,), product.span,
+        first if _is_zero(b, start) and not by_data else (), (counted,), product.span,
     )  # fmt: skip
 
 

@@ -89,6 +89,8 @@ def _reductions(graph: Graph, plan: Plan, world: World) -> Iterator[Obligation]:
         piece = access(plan, [axis], f"terms of {axis}")
         extent = plan.axes[axis].extent
         result = prove_exactly_once(world, [piece], [extent], axis, "counted")
+        if plan.own_terms is not None and axis == plan.own_terms.axis:
+            result = Assumed(f"{plan.own_terms.ends} ascends")
         yield Obligation(Kind.REDUCTION, axis, result, span, "the plan's digits")
 
 

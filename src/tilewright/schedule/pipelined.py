@@ -91,13 +91,12 @@ def _plan(
     if stages < 2:
         return f"shared memory holds {stages} slots of {slot} bytes"
     plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
-    steps = axes[loop.axis].steps
+    steps = axes[loop.axis].steps if found.own_terms is None else Expr.of(1)  # counted by itself
     if parts > 1 and (hardware.cluster or 1) > 1:
         return "the blocks of a cluster load operands for each other"
-    if found.ragged is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
-        return (
-            f"data says which tiles {found.ragged.groups} has: they are neither shared nor paired"
-        )
+    by_data = found.ragged or found.own_terms
+    if by_data is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
+        return f"data says what tiles {by_data.groups} has: they are neither shared nor paired"
     if found.ragged is not None:
         plain = _slots(plain, found.ragged, axes, graph)
         arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
@@ -105,7 +104,7 @@ def _plan(
         grid = arrange(plain) if arrange else plain
     else:
         grid = _raster(plain, axes, (rows, columns), steps, hardware, target)
-    if problem := _ring_problem(grid, steps, stages):
+    if found.own_terms is None and (problem := _ring_problem(grid, steps, stages)):
         if arrange:
             return problem
         grid = plain
@@ -121,6 +120,7 @@ def _plan(
         stages=stages,
         roles=roles,
         ragged=found.ragged,
+        own_terms=found.own_terms,
     )
     if parts == 1:
         return plan

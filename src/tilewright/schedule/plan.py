@@ -15,6 +15,7 @@ from enum import Enum
 
 from tilewright.poly.expr import Expr
 from tilewright.schedule.grid import GridPlan
+from tilewright.schedule.own_terms import OwnTerms
 from tilewright.schedule.ragged import Ragged
 
 
@@ -123,7 +124,8 @@ class Plan:
 
     `order` lists the axes from the one most often contiguous in memory to the least.
     `grid` orders the tiles of the axes that have a block digit. `warps` are those that compute;
-    with `roles`, a warpgroup more copies. With `ragged`, a tile's rows are those of one group.
+    with `roles`, a warpgroup more copies. With `ragged`, a tile's rows are those of one group;
+    with `own_terms`, the terms that it sums are.
     """
 
     axes: Mapping[str, AxisPlan]
@@ -137,3 +139,4 @@ class Plan:
     notes: tuple[str, ...] = ()
     roles: Roles | None = None
     ragged: Ragged | None = None
+    own_terms: OwnTerms | None = None

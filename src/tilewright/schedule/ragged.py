@@ -56,7 +56,7 @@ def group_gather(graph: Graph, number: int) -> Ragged | None:
     if not isinstance(op, ops.Gather):
         return None
     source = unpermuted(graph, op.value)
-    ends = _counted(graph, op.index)
+    ends = counted_ends(graph, op.index)
     if ends is None or not isinstance(source, ops.ReadOp):
         return None
     (axis,) = graph.by_id[op.index].type.axes
@@ -74,7 +74,7 @@ def unpermuted(graph: Graph, number: int) -> Op:
     return op
 
 
-def _counted(graph: Graph, number: int) -> ops.ReadOp | None:
+def counted_ends(graph: Graph, number: int) -> ops.ReadOp | None:
     """The ends of which a value counts those at or before its coordinate."""
     total = graph.by_id[number]
     if not (isinstance(total, ops.ReduceOp) and total.name == "add" and total.init is None):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.boxes import bulk_problem
+from tilewright.schedule.own_terms import masked_by_group
 from tilewright.schedule.ragged import group_gather, unpermuted
 from tilewright.schedule.tensors import Declared
 
@@ -105,6 +106,8 @@ def source_of(graph: Graph, number: int) -> ops.ReadOp | None:
     op = unpermuted(graph, number)
     if isinstance(op, ops.Gather) and group_gather(graph, number):
         op = unpermuted(graph, op.value)
+    elif masked := masked_by_group(graph, number):
+        op = unpermuted(graph, masked.value)
     return op if isinstance(op, ops.ReadOp) else None
 
 

@@ -15,6 +15,7 @@ from tilewright.graph.ops import Graph
 from tilewright.schedule.boxes import BOX, contiguous_position
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.held import held_axes
+from tilewright.schedule.own_terms import OwnTerms, own_terms_of, terms_problem
 from tilewright.schedule.plan import ContractPlan, Roles
 from tilewright.schedule.ragged import Ragged, ragged_of, ragged_problem, unpermuted
 from tilewright.schedule.role_products import Factor, Multiplied, find_product, source_of
@@ -47,6 +48,7 @@ class Pipelined:
     inside: Mapping[str, int]
     copied: tuple[tuple[ops.ReadOp, str], ...]
     ragged: Ragged | None = None
+    own_terms: OwnTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class _Case:
     target: Target
     declared: Declared
     ragged: Ragged | None
+    own_terms: OwnTerms | None
 
     def tile(self, axis: str) -> int:
         return self.shape.tiles.get(axis) or self.inside[axis]
@@ -92,14 +95,35 @@ def choose_roles(
     ragged = ragged_of(graph, found.product)
     if ragged is not None and (problem := ragged_problem(graph, ragged)):
         return problem
-    inside = _inside(graph, found, shape, ragged)
+    own_terms = own_terms_of(graph, found.product)
+    if own_terms is not None and (problem := _terms_problem(graph, found, own_terms)):
+        return problem
+    by_data = own_terms or ragged
+    if by_data is not None and (problem := _begins_within(found, by_data.axis, declared)):
+        return problem
+    inside = _inside(graph, found, shape, by_data)
     if isinstance(inside, str):
         return inside
-    return _fit(_Case(graph, found, shape, inside, hardware, target, declared, ragged))
+    return _fit(_Case(graph, found, shape, inside, hardware, target, declared, ragged, own_terms))
+
+
+def _begins_within(found: Multiplied, axis: str, declared: Declared) -> str | None:
+    """Whether groups along an axis may begin where the copy engine cannot begin a box."""
+    for read in (*found.lhs.reads, *found.rhs.reads):
+        last = contiguous_position(declared.tensors[read.memory])
+        if last is not None and read.type.axes[last] == axis:
+            return f"groups may begin within 16 bytes of {read.memory}, contiguous along {axis}"
+    return None
+
+
+def _terms_problem(graph: Graph, found: Multiplied, own_terms: OwnTerms) -> str | None:
+    if not found.in_place or found.computed:
+        return f"the loop over the terms of {own_terms.groups} does more than add a product"
+    return terms_problem(graph, own_terms)
 
 
 def _inside(
-    graph: Graph, found: Multiplied, shape: Shape, ragged: Ragged | None
+    graph: Graph, found: Multiplied, shape: Shape, by_data: Ragged | OwnTerms | None
 ) -> Mapping[str, int] | str:
     """The tile of each axis that no block divides, but for the loop's where it is free."""
     product, loop = found.product.type.axes, found.loop.axis
@@ -125,7 +149,9 @@ def _inside(
                 return uncut
             if axis not in shape.tiles:
                 inside[axis] = extent.const
-        elif ragged is not None and axis == ragged.groups and axis not in shape.tiles:
+        elif by_data is not None and axis not in shape.tiles and axis in (
+            by_data.groups, *graph.memory(by_data.ends).type.axes
+        ):  # fmt: skip
             inside[axis] = 1  # a tile belongs to one group
         elif axis in held:
             return f"the product has no axis {axis}"
@@ -216,7 +242,7 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
     )  # fmt: skip
     warps = {a: w for a, w in ((m, GROUP_WARPS * down), (n, along)) if w > 1}
     copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
-    return Pipelined(roles, plan, warps, step, case.inside, copied, case.ragged)
+    return Pipelined(roles, plan, warps, step, case.inside, copied, case.ragged, case.own_terms)
 
 
 def _matrix_axes(case: _Case, factor: Factor) -> tuple[str, ...]:
