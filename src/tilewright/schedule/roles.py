@@ -25,7 +25,7 @@ from tilewright.target.model import MmaAtom, Scope, Source, Target
 GROUP_WARPS = 4  # warps of a warpgroup
 MOST_CONSUMERS = 3
 PINGPONG = 2  # consumers that take turns
-ACCUMULATORS = {1: 128, 2: 200, 3: 120}  # 32-bit registers of a thread, by consumer warpgroups
+ACCUMULATORS = {1: 128, 2: 200, 3: 104}  # 32-bit registers of a thread, by consumer warpgroups
 HELD = {1: 208, 2: 200, 3: 128}  # the same, of all values that the loop holds
 PRODUCER_REGISTERS = {1: 56, 2: 40, 3: 32}
 CONSUMER_REGISTERS = {1: 240, 2: 232, 3: 160}

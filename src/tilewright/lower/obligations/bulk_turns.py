@@ -74,14 +74,37 @@ def turns(program: Program, read: Site, write: Site) -> Turns | str:
     alike = {"block", *(s.name for s in program.kernel.symbols)}
     _pair_decodes(waiting, known, names, alike)
     for ours, other in zip(mine, theirs, strict=True):
-        if other.extent.substitute(names) != ours.extent:
+        turn, extent = ours.var, ours.extent
+        if other.extent.substitute(names) != extent and (shared := _shared_out(read, ours)):
+            turn, extent = shared
+        if other.extent.substitute(names) != extent:
             return f"the loop over {other.var} has {other.extent} turns, {ours.var} {ours.extent}"
-        names[other.var] = ours.var
+        names[other.var] = turn
         _pair_decodes(waiting, known, names, alike)
     load = write.statement
     if not isinstance(load, BulkLoad) or load.multicast is None:
         return Turns(names)
     return _peers(program.kernel, write.frame, load.multicast, names)
+
+
+def _shared_out(read: Site, rounds: Loop) -> tuple[str, Expr] | None:
+    """The turn of readers that share turns out, each with one in a round: ``turn = round * n + i``.
+
+    Its extent is what a guard around the read leaves of it.
+    """
+    frame = read.frame
+    for _, decode in frame.decodes:
+        if len(decode.digits) != 1 or rounds.var not in decode.source.variables():
+            continue
+        ((turn, extent),) = decode.digits
+        others = decode.source.variables() - {rounds.var}
+        count = dict(decode.source.terms).get(rounds.var, 0)
+        if decode.source != Expr.of(rounds.var) * count + (next(iter(others)) if others else 0):
+            continue
+        ends = [c.expr + turn + 1 for c in frame.guard if not c.equality]
+        whole = [e for e in ends if e.is_const and extent.is_const and e.const <= extent.const]
+        return turn, min(whole, key=lambda e: e.const) if whole else extent
+    return None
 
 
 def _count(loops: Sequence[Loop]) -> str:

@@ -197,6 +197,14 @@ def _read(program: Program, found: Sequence[Access], load: Access) -> Result:
     return Proved("each turn that is loaded is read")
 
 
+def _counters(read: Access, load: Access, link: Turns) -> tuple[str, ...]:
+    """What counts the read's turns, outermost first: for each loop of the load its counter in the
+    read's names, then the read's further loops, over the parts of a turn."""
+    own = tuple(loop.var for loop in read.site.frame.loops)
+    theirs = tuple(link.names[v] for loop in load.site.frame.loops if (v := loop.var) in link.names)
+    return (*theirs, *own[len(theirs) :])
+
+
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """A read and a load of another role, the load in the reader's names.
@@ -220,7 +228,7 @@ class _Compared:
         names: dict[str, Expr | int | str] = {}
         for d in theirs.dims:
             names[d.name] = link.names.get(d.name, d.name + WRITER)
-        turning = tuple(loop.var for loop in read.site.frame.loops)
+        turning = _counters(read, load, link)
         digits = {n for n, roots in mine.roots.items() if roots == _BLOCK}
         theirs_too = (n for n, roots in theirs.roots.items() if roots == _BLOCK)
         digits |= {link.names[n] for n in theirs_too if n in link.names}
@@ -262,7 +270,7 @@ class _Compared:
     def before(self, context: Sequence[str]) -> Iterator[Piece]:
         """What is loaded in earlier turns, as `written`: what they leave may be read later."""
         there = {own: name for name, own in self.link.names.items()}
-        loops = [loop.var for loop in self.read.site.frame.loops if loop.var in there]
+        loops = [v for v in _counters(self.read, self.load, self.link) if v in there]
         for depth, turn in enumerate(loops):
             own = {there[v]: v + WRITER for v in loops[depth:]}
             digits = {n: n + WRITER for n, roots in self.theirs.roots.items()
