@@ -15,7 +15,9 @@ from tilewright.base.dtypes import DType
 from tilewright.codegen.sim import simulate
 from tilewright.driver.compile import Compilation, Specialisation, compile_program
 from tilewright.kernel.async_ops import BulkStore, NamedBarrier, WarpgroupMma
-from tilewright.kernel.ops import walk
+from tilewright.kernel.ops import Body, If, Loop, walk
+from tilewright.kernel.rewrite import with_body
+from tilewright.lower.obligations import verify
 from tilewright.poly.prove import Refuted
 from tilewright.target.nvidia import SM_90A
 
@@ -151,6 +153,31 @@ def test_blocks_with_several_tiles(how: str, steps: int) -> None:
     assert len(shared) == ("clusters" in how)
     handed = [s for s in walk(compiled.kernel.body) if isinstance(s, NamedBarrier) and s.arrive]
     assert bool(handed) == roles.pingpong
+
+
+def test_turns_without_an_order_are_refuted() -> None:
+    """A phase's parity tells rounds apart only for who is at most one round behind."""
+
+    def unordered(body: Body) -> Body:
+        kept = [
+            with_body(s, unordered(s.body)) if isinstance(s, If | Loop) else s
+            for s in body
+            if not (isinstance(s, NamedBarrier) and s.threads == 256)
+        ]
+        return tuple(s for s in kept if not isinstance(s, If | Loop) or s.body)
+
+    kernel = program(tw.bf16, tw.bf16, pingpong=True, stages=2)
+    sizes = {"M": 256, "N": 512, "K": 320, "TILE_M": 64, "TILE_N": 128, "TILE_K": 64}
+    right = compile_program(kernel.program, Specialisation(FEW, sizes)).kernel
+    wrong = replace(right, body=unordered(right.body))
+    refuted = [o for o in verify(wrong, FEW) if isinstance(o.result, Refuted)]
+    assert refuted
+    arrays = {
+        "a": np.ones((256, 320), ml_dtypes.bfloat16), "b": np.ones((512, 320), ml_dtypes.bfloat16),
+        "c": np.zeros((256, 512), ml_dtypes.bfloat16),
+    }  # fmt: skip
+    with pytest.raises(TilewrightError):
+        simulate(wrong, FEW, arrays, {})
 
 
 def test_four_by_nine_tiles_in_groups() -> None:
