@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from bulk_kernels import SMALL, axes, gemm, refutations, related, sized
+from bulk_kernels import (
+    SMALL,
+    TILE_M,
+    TILE_N,
+    OpenRows,
+    axes,
+    gemm,
+    open_rows,
+    refutations,
+    related,
+    sized,
+)
 from proof_kernels import rewrite
 
 from tilewright.base.diagnostics import CoverageError, ElementError
@@ -267,3 +278,29 @@ def test_errors_name_the_fault_and_the_mend() -> None:
         raise_first_refuted(related(coverage, axes(SMALL)))
     with pytest.raises(ElementError, match="load each element at the coordinates"):
         raise_first_refuted(related(element, axes(SMALL)))
+
+
+@dataclass(frozen=True)
+class WholeGroups(OpenRows):
+    """Counts the groups of tiles that lie in M as a whole."""
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        groups = (V("M") + 1) // (TILE_M * self.group)
+        return groups * self.group, self.n // TILE_N  # type: ignore[return-value]
+
+
+def test_rows_that_only_some_sizes_have() -> None:
+    plan = WholeGroups(V("M"), 512, 512, group=2, blocks=3)  # type: ignore[arg-type]
+    (fault,) = refutations(open_rows(plan), axes(plan), Kind.COVERAGE)
+    rows = fault.witness.element[0]
+    sizes = dict(fault.witness.symbols)
+    assert rows >= (sizes["M"] + 1) // 256 * 256
+    assert rows < sizes["M"]
+    assert "never written" in fault.message
+
+
+def test_coordinates_past_32_bits() -> None:
+    far = load("box_a", lambda s: replace(s, coordinates=(V("i") * 2**31, s.coordinates[1])))
+    (fault,) = refutations(far, axes(SMALL), Kind.INDEX_WIDTH)
+    assert fault.message == "the coordinates a[2147483648, 0] pass 32 bits"
