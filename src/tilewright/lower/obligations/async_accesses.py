@@ -6,13 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tilewright.lower.obligations.async_footprints import Footprint, Memory
-from tilewright.lower.obligations.async_skeleton import (
-    BoxStep,
-    MatrixStep,
-    PlainStep,
-    Registers,
-    RemoteStep,
-)
 from tilewright.lower.obligations.async_state import (
     Does,
     Event,
@@ -24,6 +17,13 @@ from tilewright.lower.obligations.async_state import (
     State,
     Unit,
     Warpgroup,
+)
+from tilewright.lower.obligations.async_steps import (
+    BoxStep,
+    MatrixStep,
+    PlainStep,
+    Registers,
+    RemoteStep,
 )
 from tilewright.lower.obligations.async_values import Env, OpenError
 from tilewright.lower.obligations.async_words import Words
@@ -47,6 +47,7 @@ class Accesses:
         self.state = state
         self.memory = memory
         self.words = words
+        self.looks = 0  # at other accesses
 
     # ------------------------------------------------------------ threads
 
@@ -60,11 +61,12 @@ class Accesses:
                 made = self._thread_event(unit, step, env, active)
                 made.does, made.writes = (Does.WRITE, True) if touch.writes else (Does.READ, False)
                 self._thread_access(unit, made, touch.footprint(env, active), touch.whole)
-                unit.dirty.append(made)
+                if step.wide and not touch.writes:
+                    unit.know |= made.bit  # the warp reads as one
+                else:
+                    unit.dirty.append(made)
                 if touch.writes:
                     unit.unfenced.append(made)
-        if step.wide and mask == unit.full:
-            unit.converge()
 
     def copy(self, unit: Unit, step: PlainStep, env: Env, mask: int) -> None:
         """A copy of threads to shared memory, in flight until they wait for its group."""
@@ -270,6 +272,7 @@ class Accesses:
         unknown = log.bits & ~known
         if not unknown:
             return
+        self.looks += len(log.events)
         for other in log.events:
             if not (made.writes or other.writes) or not other.bit & unknown:
                 continue

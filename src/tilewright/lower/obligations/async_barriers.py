@@ -7,7 +7,6 @@ from dataclasses import replace
 from tilewright.kernel.async_ops import ArriveExpect, BulkLoad, NamedBarrier, RemoteStore
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.scopes import phase_ref
-from tilewright.lower.obligations.async_skeleton import Step
 from tilewright.lower.obligations.async_state import (
     Arrival,
     Does,
@@ -18,6 +17,9 @@ from tilewright.lower.obligations.async_state import (
     State,
     Unit,
     Wait,
+)
+from tilewright.lower.obligations.async_steps import (
+    Step,
 )
 from tilewright.lower.obligations.async_values import Env
 from tilewright.lower.obligations.async_words import Words

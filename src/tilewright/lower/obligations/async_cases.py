@@ -24,20 +24,21 @@ from tilewright.kernel.ranges import Interval, interval
 from tilewright.lower.obligations.async_periods import Periods, walked
 from tilewright.lower.obligations.async_repeats import Repeats, constant
 from tilewright.lower.obligations.async_run import Run, decode
-from tilewright.lower.obligations.async_skeleton import (
+from tilewright.lower.obligations.async_skeleton import Skeleton
+from tilewright.lower.obligations.async_state import FaultError
+from tilewright.lower.obligations.async_steps import (
     DecodeStep,
     IfStep,
     LoopStep,
     PlainStep,
-    Skeleton,
     Step,
     cells_of,
 )
-from tilewright.lower.obligations.async_state import FaultError
 from tilewright.lower.obligations.async_values import Env, Lanes, OpenError
 from tilewright.poly.expr import Expr
 
 _MOST_RUNS = 400
+_MOST_WORK = 400_000  # steps of all executions
 _MOST_KINDS = 24  # of blocks
 _MOST_CLUSTERS = 4096
 _MOST_TRACE = 20_000
@@ -48,12 +49,14 @@ class Findings:
     """What the executions showed. `counts` are the arrivals and bytes of the phases of an array."""
 
     runs: int = 0
+    work: int = 0
     counts: dict[str, set[tuple[int, int]]] = field(default_factory=dict[str, set[tuple[int, int]]])
 
     def add(self, run: Run) -> None:
         self.runs += 1
-        if self.runs > _MOST_RUNS:
-            raise OpenError(f"more than {_MOST_RUNS} executions would have to be looked at")
+        self.work += run.work
+        if self.runs > _MOST_RUNS or self.work > _MOST_WORK:
+            raise OpenError(f"more than {self.runs} executions would have to be looked at")
         for name, counts in run.barriers.counts.items():
             self.counts.setdefault(name, set()).update(counts)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from tilewright.kernel.ops import Decode
-from tilewright.lower.obligations.async_skeleton import (
+from tilewright.lower.obligations.async_skeleton import Skeleton
+from tilewright.lower.obligations.async_steps import (
     DecodeStep,
     IfStep,
     LoopStep,
     PlainStep,
-    Skeleton,
     Step,
     cells_of,
 )

@@ -46,17 +46,7 @@ from tilewright.kernel.async_ops import (
 from tilewright.kernel.ops import AsyncCommit, AsyncCopy, AsyncWait, Barrier, Loop, When
 from tilewright.lower.obligations.async_accesses import Accesses
 from tilewright.lower.obligations.async_barriers import Barriers
-from tilewright.lower.obligations.async_skeleton import (
-    BoxStep,
-    DecodeStep,
-    IfStep,
-    LoopStep,
-    MatrixStep,
-    PlainStep,
-    RemoteStep,
-    Skeleton,
-    Step,
-)
+from tilewright.lower.obligations.async_skeleton import Skeleton
 from tilewright.lower.obligations.async_state import (
     Does,
     FaultError,
@@ -65,6 +55,16 @@ from tilewright.lower.obligations.async_state import (
     State,
     Unit,
     Warpgroup,
+)
+from tilewright.lower.obligations.async_steps import (
+    BoxStep,
+    DecodeStep,
+    IfStep,
+    LoopStep,
+    MatrixStep,
+    PlainStep,
+    RemoteStep,
+    Step,
 )
 from tilewright.lower.obligations.async_values import (
     Cell,
@@ -79,7 +79,8 @@ from tilewright.poly.results import Kind
 GROUP = 4  # warps of a warpgroup
 _REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 _REGISTER_STEP = 8
-_MOST_STEPS = 400_000
+_MOST_WORK = 200_000  # steps of one execution
+_LOOKS = 8  # at accesses, which take as long as a step
 
 _WIDE = WarpgroupMma | WarpgroupFence | WarpgroupCommit | WarpgroupWait | SetRegisters
 
@@ -98,6 +99,11 @@ class Run:
         self.barriers = Barriers(self.state, kernel, self.words)
         self.steps = 0
         self.whole: set[str] = set()  # counters of loops of which every turn was executed
+
+    @property
+    def work(self) -> int:
+        """How much was done, in steps."""
+        return self.steps + self.accesses.looks // _LOOKS
 
     def _start(self, first: int, known: Mapping[str, int]) -> State:
         skeleton = self.skeleton
@@ -153,8 +159,8 @@ class Run:
     def _step(self, unit: Unit) -> bool:
         """Execute the unit's next step; False where it has to wait."""
         self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise OpenError(f"more than {_MOST_STEPS} steps")
+        if self.work > _MOST_WORK:
+            raise OpenError("the execution takes too long to look at")
         frame = unit.frames[-1]
         if frame.at == len(frame.body):
             self._leave(unit, frame)

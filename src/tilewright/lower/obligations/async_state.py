@@ -14,7 +14,10 @@ from enum import Enum
 
 from tilewright.base.spans import Span
 from tilewright.lower.obligations.async_footprints import Footprint
-from tilewright.lower.obligations.async_skeleton import LoopStep, Step
+from tilewright.lower.obligations.async_steps import (
+    LoopStep,
+    Step,
+)
 from tilewright.lower.obligations.async_values import Env
 from tilewright.poly.results import Kind
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tilewright.kernel.ops import Kernel, Loop, walk
-from tilewright.lower.obligations.async_skeleton import Step
 from tilewright.lower.obligations.async_state import Event, Unit
+from tilewright.lower.obligations.async_steps import (
+    Step,
+)
 from tilewright.lower.obligations.async_values import Env
 
 
