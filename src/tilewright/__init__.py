@@ -122,7 +122,7 @@ __all__ = [
     "broadcast", "cast", "ceil", "conditional", "cos", "cummax", "cummin", "cumprod", "cumsum",
     "erf", "exp", "exp2", "extent", "f16", "f32", "f64", "f8e4m3", "f8e4m3fnuz", "f8e5m2",
     "f8e5m2fnuz", "floor", "gather", "group_of", "i16", "i32", "i64", "i8", "iterate", "kernel",
-    "log", "log2", "max", "maximum", "min", "minimum", "mma", "per_group", "permute", "prod", "read",
-    "reciprocal", "reshape", "round", "rsqrt", "select", "self_index", "sin", "sqrt", "sum",
+    "log", "log2", "max", "maximum", "min", "minimum", "mma", "per_group", "permute", "prod",
+    "read", "reciprocal", "reshape", "round", "rsqrt", "select", "self_index", "sin", "sqrt", "sum",
     "sym", "tanh", "wave", "write",
 ]  # fmt: skip

@@ -10,7 +10,9 @@ import numpy as np
 
 import tilewright as tw
 
-T, E, N, K, B, M = (tw.sym.T, tw.sym.E, tw.sym.N, tw.sym.K, tw.sym.B, tw.sym.M)
+T, E, N, K, B, M, G = (
+    tw.sym.T, tw.sym.E, tw.sym.N, tw.sym.K, tw.sym.B, tw.sym.M, tw.sym.G,
+)  # fmt: skip
 ROWS, COLUMNS, STEP = tw.sym.ROWS, tw.sym.COLUMNS, tw.sym.STEP
 BF16 = ml_dtypes.bfloat16
 ARRAYS = {tw.bf16: BF16, tw.f16: np.float16, tw.f32: np.float32}
@@ -96,6 +98,50 @@ class Case:
     @property
     def right(self) -> bool:
         return np.array_equal(self.arrays[-1].astype(np.float32), self.wanted.astype(np.float32))
+
+
+def of_terms(
+    *, both: bool = True, across: bool = True, specialize: bool | None = None
+) -> tw.TileKernel:
+    """For each group the product of its rows of x and y; with `across`, rows are contiguous."""
+
+    def terms(x, y, ends, out):
+        group = tw.group_of(T, ends)
+
+        @tw.iterate(T, init_args=[tw.Register[E, M, N, tw.f32](0.0)])
+        def total(acc):
+            left, right = tw.per_group(tw.read(x), E, group), tw.read(y)
+            return tw.mma(left, tw.per_group(right, E, group) if both else right, acc)
+
+        tw.write(tw.cast(total, tw.bf16), out)
+
+    terms.__annotations__ = {
+        "x": tw.Memory[(*((T, M) if across else (M, T)), tw.GLOBAL, tw.bf16)],
+        "y": tw.Memory[T, N, tw.GLOBAL, tw.bf16],
+        "ends": tw.Memory[G, tw.GLOBAL, tw.i32],
+        "out": tw.Memory[E, M, N, tw.GLOBAL, tw.bf16],
+    }
+    return tw.kernel([
+        tw.WorkgroupConstraint(M, ROWS, 0), tw.WorkgroupConstraint(N, COLUMNS, 1),
+        tw.WorkgroupConstraint(E, 1, 2), tw.TilingConstraint(T, STEP),
+        tw.HardwareConstraint(specialize=specialize),
+    ])(terms)  # fmt: skip
+
+
+def terms_case(
+    counts: Sequence[int], m: int, n: int, rest: int = 0, *, across: bool = True
+) -> Case:
+    """`rest` rows of no group, which are no numbers."""
+    rng = np.random.default_rng(11)
+    rows, ends = sum(counts) + rest, np.cumsum(counts)
+    x, y = (rng.integers(-4, 5, (rows, size)).astype(np.float32) for size in (m, n))
+    starts = [0, *ends[:-1]]
+    wanted = np.stack([x[a:b].T @ y[a:b] for a, b in zip(starts, ends, strict=True)])
+    x[ends[-1] :], y[ends[-1] :] = np.nan, np.inf
+    out = np.full(wanted.shape, np.nan, BF16)
+    stored = x if across else np.ascontiguousarray(x.T)
+    arrays = (stored.astype(BF16), y.astype(BF16), ends.astype(np.int32), out)
+    return Case(arrays, wanted.astype(BF16))
 
 
 def batched(orders: tuple[str, str, str]) -> tw.TileKernel:
