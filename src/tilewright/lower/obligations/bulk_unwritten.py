@@ -223,12 +223,12 @@ class _Compared:
     @staticmethod
     def of(program: Program, read: Access, load: Access, link: Turns) -> _Compared:
         to, rank = link.to or Expr.of(0), link.rank or Expr.of(0)
-        mine = points(program, read, (), tuple(rank.variables()))
+        turning = _counters(read, load, link)
+        mine = points(program, read, (), (*rank.variables(), *turning))
         theirs = points(program, load, (), tuple(to.variables()))
         names: dict[str, Expr | int | str] = {}
         for d in theirs.dims:
             names[d.name] = link.names.get(d.name, d.name + WRITER)
-        turning = _counters(read, load, link)
         digits = {n for n, roots in mine.roots.items() if roots == _BLOCK}
         theirs_too = (n for n, roots in theirs.roots.items() if roots == _BLOCK)
         digits |= {link.names[n] for n in theirs_too if n in link.names}
