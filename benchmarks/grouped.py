@@ -14,7 +14,7 @@ import torch
 import tilewright as tw
 from benchmarks.measure import Comparison, in_turn, relative_error
 
-T, E, N, K = tw.sym.T, tw.sym.E, tw.sym.N, tw.sym.K
+T, E, G, M, N, K = (tw.sym.T, tw.sym.E, tw.sym.G, tw.sym.M, tw.sym.N, tw.sym.K)
 HALF = torch.bfloat16
 TILE = (128, 256, 64)
 
@@ -74,6 +74,58 @@ def product(
     return Comparison(name, ours, theirs, error, 2.0 * rows * n * k, "TFLOP/s")
 
 
+def terms_kernel(tile: tuple[int, int, int] = TILE) -> tw.TileKernel:
+    """For each group the product of its rows of x and y."""
+
+    def terms(x: Any, y: Any, ends: Any, out: Any) -> None:
+        group = tw.group_of(T, ends)
+
+        @tw.iterate(T, init_args=[tw.Register[E, M, N, tw.f32](0.0)])
+        def total(acc: Any) -> Any:
+            left, right = (tw.per_group(tw.read(z), E, group) for z in (x, y))
+            return tw.mma(left, right, acc)
+
+        tw.write(tw.cast(total, tw.bf16), out)
+
+    terms.__annotations__ = {
+        "x": tw.Memory[T, M, tw.GLOBAL, tw.bf16],
+        "y": tw.Memory[T, N, tw.GLOBAL, tw.bf16],
+        "ends": tw.Memory[G, tw.GLOBAL, tw.i32],
+        "out": tw.Memory[E, M, N, tw.GLOBAL, tw.bf16],
+    }
+    rows, columns, step = tile
+    return tw.kernel([
+        tw.WorkgroupConstraint(M, rows, 0), tw.WorkgroupConstraint(N, columns, 1),
+        tw.WorkgroupConstraint(E, 1, 2), tw.TilingConstraint(T, step),
+    ])(terms)  # fmt: skip
+
+
+def of_terms(
+    rows: int, experts: int, m: int, n: int, spread: str = "random",
+    tile: tuple[int, int, int] = TILE,
+) -> Comparison:  # fmt: skip
+    """The gradient of the experts' matrices: each sums over its own rows."""
+    torch.manual_seed(0)
+    x = torch.randn(rows, m, device="cuda", dtype=HALF)
+    y = torch.randn(rows, n, device="cuda", dtype=HALF)
+    ends = ends_of(rows, experts, spread)
+    out = torch.full((experts, m, n), float("nan"), device="cuda", dtype=HALF)
+    launch = terms_kernel(tile).bind(x, y, ends, out)
+    launch()
+    worst, start = 0.0, 0
+    for group, end in enumerate(ends.tolist()):
+        wanted = x[start:end].double().T @ y[start:end].double()
+        if end > start:
+            worst = max(worst, relative_error(out[group], wanted))
+        elif out[group].any():
+            worst = float("inf")
+        start = end
+    peer = lambda: torch._grouped_mm(x.T, y, offs=ends)  # noqa: E731, SLF001
+    ours, theirs = in_turn(launch, peer)
+    name = f"own terms of {experts} groups, {spread}, {rows} rows, {m} x {n}, {tile[0]}x{tile[1]}"
+    return Comparison(name, ours, theirs, worst, 2.0 * rows * m * n, "TFLOP/s")
+
+
 def _error(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, ends: Sequence[int]) -> float:
     """The worst of any group's errors; all rows of all groups count."""
     worst, start = 0.0, 0
@@ -92,3 +144,5 @@ def cases() -> Iterator[Comparison]:
     yield product(65536, 8, 4096, 4096)
     yield product(8192, 128, 1536, 2048)
     yield product(8192, 512, 1536, 2048)
+    yield of_terms(65536, 128, 2048, 1536)
+    yield of_terms(65536, 8, 4096, 4096)
