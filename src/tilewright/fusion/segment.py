@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from tilewright.fusion import ops
 from tilewright.fusion.access import Access, dense, through, whole
 from tilewright.fusion.domains import Carrier, Domains, Element, Trial, pairs_of
+from tilewright.fusion.nests import Axes, combined, kinds_fit, one_nest, real, terms_of
 from tilewright.fusion.ops import Node, Program
 
 LARGEST = 64  # nodes of one kernel
 MOST_READS = 24  # buffers that one kernel reads
 INLINED = 8  # nodes that are computed again for a slice or reshape of them, at most
-
-Axes = tuple[Element | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,10 @@ class _Segmenter:
         self._strides = strides
         self._carrier = 0
         self._live = program.live()
+        self._users: dict[int, set[int]] = {}
+        for number, node in enumerate(program.nodes):
+            for operand in ops.operands(node) if self._live[number] else ():
+                self._users.setdefault(operand, set()).add(number)
 
     def run(self) -> Segmentation:
         for number, node in enumerate(self.nodes):
@@ -268,7 +271,7 @@ class _Segmenter:
         """Add a node to kernels that become one, if one loop nest can hold them."""
         if sum(len(g.nodes) for g in groups) >= LARGEST:
             return False
-        if not _kinds_fit(node, groups):
+        if not kinds_fit(node, groups):
             return False
         axes = self._declare(number, node)
         trial = Trial(self.domains)
@@ -276,7 +279,12 @@ class _Segmenter:
         if not self._connect(trial, number, node, axes, groups, found):
             return False
         self._share(trial, groups, list(found.values()))
-        if not _one_nest(trial, node, axes, groups):
+        summed = isinstance(node, ops.Reduce) and any(g.contract is not None for g in groups)
+        if not (
+            self._sums_steps(trial, number, axes, groups)
+            if summed
+            else one_nest(trial, node, axes, groups)
+        ):
             return False
         if (
             len({s for g in groups for s in g.reads} | {i.source for i in found.values()})
@@ -287,6 +295,31 @@ class _Segmenter:
         self.axes[number] = axes
         self._absorb(number, node, groups, found)
         return True
+
+    def _sums_steps(self, trial: Trial, number: int, axes: Axes, groups: list[_Group]) -> bool:
+        """Whether a sum over a batch axis of a contraction turns the batch into steps of a loop.
+
+        Nothing else may use what a step computes.
+        """
+        if len(groups) != 1 or groups[0].contract is None:
+            return False
+        (group,) = groups
+        node, contract = self.nodes[number], groups[0].contract
+        product = self.nodes[contract]
+        if not isinstance(product, ops.Contract) or len(terms_of(self.nodes, product)) != 1:
+            return False
+        if any(isinstance(self.nodes[n], ops.Reduce) for n in group.nodes):
+            return False
+        batch = {label for label in product.lhs_labels if label in product.rhs_labels}
+        own = zip(product.labels, self.axes[contract], strict=False)
+        steps = trial.axes({e for label, e in own if label in batch and e is not None})
+        summed = trial.axes(combined(node, axes))
+        if not summed or not summed <= steps:
+            return False
+        inside = [n for n in group.nodes if trial.axes(real(self.axes[n])) & summed]
+        known = {*group.nodes, number}
+        alone = all(self._users.get(n, set()) <= known for n in inside)
+        return alone and not any(n in self.program.outputs for n in inside)
 
     def _absorb(
         self, number: int, node: Node, groups: list[_Group], found: Mapping[int, Instance]
@@ -319,7 +352,7 @@ class _Segmenter:
         sizes = list(node.type.shape)
         match node:
             case ops.Contract():
-                sizes += _terms(self.nodes, node).values()
+                sizes += terms_of(self.nodes, node).values()
             case ops.Reduce():
                 shape = self.nodes[node.value].type.shape
                 sizes += [shape[d] for d in node.dims]
@@ -377,7 +410,7 @@ class _Segmenter:
                 kept = [a for d, a in enumerate(other) if d not in node.dims]
                 return pairs_of(axes, [*kept, *(other[d] for d in node.dims)])
             case ops.Contract():
-                labels = (*node.labels, *_terms(self.nodes, node))
+                labels = (*node.labels, *terms_of(self.nodes, node))
                 own = dict(zip(labels, axes, strict=True))
                 theirs = (node.lhs_labels, node.rhs_labels, node.rhs_labels[:1])[position]
                 return pairs_of([own[a] for a in theirs], other)
@@ -432,47 +465,3 @@ class _Segmenter:
                 found |= {o for p, o in beside if (number, p) not in self.reads
                           and o in self.groups}  # fmt: skip
         return tuple(sorted(found))
-
-
-def _terms(nodes: Sequence[Node], node: ops.Contract) -> dict[int, int]:
-    """The labels that a contraction sums over, with their sizes."""
-    sizes = dict(zip(node.lhs_labels, nodes[node.lhs].type.shape, strict=True))
-    for label, size in zip(node.rhs_labels, nodes[node.rhs].type.shape, strict=True):
-        sizes[label] = max(size, sizes.get(label, 1))
-    return {a: n for a, n in sizes.items() if a not in node.labels}
-
-
-def _kinds_fit(node: Node, groups: list[_Group]) -> bool:
-    """A contraction is alone in its kernel, but for what follows it element by element."""
-    contracts = sum(g.contract is not None for g in groups)
-    if isinstance(node, ops.Contract):
-        return not any(g.nodes for g in groups)
-    if contracts:
-        plain = not (ops.moves(node) or isinstance(node, ops.Reduce | ops.Scan))
-        return plain and contracts == 1 and not any(g.reduced for g in groups if g.contract is None)
-    return True
-
-
-def _one_nest(trial: Trial, node: Node, axes: Axes, groups: list[_Group]) -> bool:
-    """Whether the axes of one of the parts are all there are, and all reduce the same ones."""
-    own, reduced = trial.axes(real(axes)), trial.axes(combined(node, axes))
-    parts = [own, *(trial.axes(g.axes) for g in groups)]
-    if len(set[Element]().union(*parts)) > max(map(len, parts)):
-        return False
-    sums = [s for s in (reduced, *(trial.axes(g.reduced) for g in groups)) if s]
-    if any(g.contract is not None for g in groups):
-        others = [own, *(trial.axes(g.axes) for g in groups if g.contract is None)]
-        return not any(part & sums[0] for part in others) if sums else True
-    return all(s == sums[0] for s in sums)
-
-
-def combined(node: Node, axes: Axes) -> set[Element]:
-    """The axes along which a node combines elements: they must lie within a block."""
-    if isinstance(node, ops.Scan):
-        return real((axes[node.dim],))
-    return real(axes[node.type.rank :])
-
-
-def real(axes: Axes) -> set[Element]:
-    """The axes that there are."""
-    return {a for a in axes if a is not None}

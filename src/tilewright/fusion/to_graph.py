@@ -16,8 +16,10 @@ from tilewright.fusion import ops
 from tilewright.fusion.access import Access, dense, groups
 from tilewright.fusion.domains import Element
 from tilewright.fusion.merge import merge_axes
+from tilewright.fusion.nests import Axes, real
 from tilewright.fusion.ops import Program, TensorType
-from tilewright.fusion.segment import Axes, Instance, Segment, Segmentation, real
+from tilewright.fusion.segment import Instance, Segment, Segmentation
+from tilewright.fusion.steps import steps_of
 from tilewright.graph import ops as graph_ops
 from tilewright.graph.ops import Graph, Memory, Op, ScalarArgument, Type
 from tilewright.poly.expr import Expr
@@ -76,11 +78,15 @@ class _Translator:
     again: frozenset[int] = frozenset()  # what the move at hand reads from memory
     fresh: int = 0  # axes that only coordinates go along
     count: int = 0
+    steps: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     def run(self) -> Fused:
         self._name_axes()
+        self.steps = steps_of(self.program, self.segment)
+        within = {n for inside in self.steps.values() for n in inside}
         for number in self.segment.nodes:
-            self._emit(number)
+            if number not in within:
+                self._emit(number)
         for number in self.segment.writes:
             self._write(number)
         first = self.program.nodes[self.segment.nodes[0]].span
@@ -289,7 +295,11 @@ class _Translator:
                 self.again = self.segment.again[number]
                 return self._gather(number, node)
             case ops.Reduce():
-                return self._reduce(number, node)
+                return (
+                    self._stepped(number, node)
+                    if number in self.steps
+                    else self._reduce(number, node)
+                )
             case ops.Contract():
                 return self._contract(number, node)
             case _:
@@ -374,7 +384,8 @@ class _Translator:
             return self._reduce_over("add", value, terms, node.span)
         made = Type(tuple(a for a in result if a in left | right), node.type.dtype)
         zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=node.span, value=0))
-        if len(terms) == 1:
+        inside = any(number in nodes for nodes in self.steps.values())
+        if len(terms) == 1 and not inside:
             return self._loop(before, lhs, rhs, zero, made, *terms, node.span)
         return self._product(lhs, rhs, zero, made, terms, node.span)
 
@@ -431,6 +442,35 @@ class _Translator:
             )
         )  # fmt: skip
         self.values = {k: v for k, v in self.values.items() if v not in {r.id for r in reads}}
+        return self._add(
+            graph_ops.Result(id=self._id(), type=made, span=span, iterate=loop, position=0)
+        )
+
+    def _stepped(self, number: int, node: ops.Reduce) -> int:
+        """A sum over a batch of a contraction: a loop over it that adds up each step's value."""
+        result = self._axes(self.segment.axes[number][: node.type.rank])
+        (axis,) = self._axes(self.segment.axes[number][node.type.rank :])
+        made, span = Type(result, node.type.dtype), node.span
+        zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=span, value=0))
+        known, outer = dict(self.values), self.body
+        self.body = []
+        param = self._add(graph_ops.Param(id=self._id(), type=made, span=span, position=0))
+        for inner in self.steps[number]:
+            self._emit(inner)
+        term = self._view(self._reduce(number, node), result, span)
+        total = self._add(
+            graph_ops.Elementwise(
+                id=self._id(), type=made, span=span, name="add", args=(param, term)
+            )
+        )
+        body, self.body, self.values = tuple(self.body), outer, known
+        loop = self._id()
+        self._add(
+            graph_ops.Iterate(
+                id=loop, type=Type((), made.dtype), span=span, axis=axis, inits=(zero,),
+                params=(param,), body=body, results=(total,),
+            )
+        )  # fmt: skip
         return self._add(
             graph_ops.Result(id=self._id(), type=made, span=span, iterate=loop, position=0)
         )

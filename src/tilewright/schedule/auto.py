@@ -15,6 +15,7 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.auto_grouped import choose_grouped
 from tilewright.schedule.auto_products import choose_product
+from tilewright.schedule.auto_stepped import choose_stepped
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
@@ -58,7 +59,9 @@ def choose_constraints(
     reduced = {op.axis for op in ops.walk(graph.body) if isinstance(op, ops.ReduceOp | ops.Scan)}
     if contracts:
         known = declared or declare(graph)
-        found = _pipelined(graph, contracts[0], target, relief, known, split=split)
+        stepped = choose_stepped(graph, contracts[0], sizes, target, known)
+        found = stepped and Automatic(stepped[0], (stepped[1],))
+        found = found or _pipelined(graph, contracts[0], target, relief, known, split=split)
         found = found or _grouped(graph, contracts[0], target, declared or declare(graph))
         found = found or _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:
