@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tilewright.fusion import ops
 from tilewright.fusion.access import Access, dense
 from tilewright.fusion.domains import Element
-from tilewright.fusion.ops import Program
 from tilewright.fusion.nests import real
+from tilewright.fusion.ops import Program
 from tilewright.fusion.segment import Segment
 
 
