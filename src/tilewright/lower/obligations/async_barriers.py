@@ -41,10 +41,12 @@ class Barriers:
     # ------------------------------------------------------------ transaction barriers
 
     def begin(self, unit: Unit, step: Step, names: tuple[str, ...]) -> None:
-        """The first warp of a block begins the barriers for it."""
+        """One thread of a block's first warp begins the barriers for it, whichever it is."""
         if unit.warp:
             return
         mark = self._mark(unit)
+        mark.lanes = unit.full
+        unit.dirty.append(mark)
         for name in names:
             if (name, 0, unit.block) in self.state.phases:
                 text = f"{name} of {self.words.block(unit.block)} is begun for the second time"
@@ -54,7 +56,6 @@ class Barriers:
                 self.state.phases[name, index, unit.block] = Phase(
                     name, index, unit.block, declared.arrivals, mark, declared.arrivals, last=mark
                 )
-        unit.learn(unit.full, mark.bit)
 
     def _mark(self, unit: Unit) -> Event:
         return self.state.event(Does.MARK, unit.number)
@@ -114,7 +115,10 @@ class Barriers:
             given |= mark.bit
         phase.gathered |= given
         phase.pending -= count
+        alone = count == phase.arrivals and not phase.expected and not phase.issued
         self.settle(phase, step)
+        if alone and phase.last is not None:
+            unit.learn(mask, phase.last.bit)  # its arrival has ended the phase at once
 
     def _counts(self, phase: Phase, known: int, given: int) -> bool:
         """Whether the arrival counts for this phase, or may count for the one before without harm.
