@@ -255,8 +255,40 @@ def test_staging_a_tensor_that_is_not_read_is_refused() -> None:
     assert "one of a, b" in text
 
 
-def test_warp_roles_are_refused() -> None:
-    assert "warps cannot have roles yet" in refused(lambda s: tiled(s).specialize("producer"))
+def roles(how: str, *, cluster: bool = False):
+    """Warp roles on a swizzled and persistent grid, in clusters of neighbouring rows of tiles."""
+
+    def schedule(s: Schedule) -> Schedule:
+        s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+        s = s.stage(2).specialize(how)
+        if cluster:
+            s = s.split("mo", 2, "pack", "peer").parallelize("peer", "cluster")
+            s = s.merge("pack", "no", "tile").split("tile", 3, "turn", "rank")
+            return s.parallelize("turn", "serial").reorder("turn", "rank", "peer")
+        return s.swizzle("mo", "no", 2).persistent(3)
+
+    return schedule
+
+
+@pytest.mark.parametrize("how", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("cluster", [False, True])
+def test_warp_roles_by_hand(how: str, cluster: bool) -> None:
+    sizes = {"M": 256, "N": 192, "K": 320}
+    compiled = gemm.compile("sm_90a", sizes, schedule=roles(how, cluster=cluster))
+    assert ("a tile each in turns" in compiled.explain()) == (how == "pingpong")
+    assert [o for o in compiled.proofs if not isinstance(o.result, Proved | Assumed)] == []
+    assert ("multicast" in compiled.ir) == cluster
+    assert all(o.right for o in run_trial(compiled, sizes, 3, simulate=True).outputs)
+    start = Schedule(("M", "N", "K"), frozenset({"K"}), frozenset({"a", "b"}), frozenset({"c"}))
+    made = roles(how, cluster=cluster)(start)
+    assert f"schedule.specialize('{how}')" in str(made)
+    assert str(read_schedule(str(made), start)) == str(made)
+
+
+def test_roles_that_are_unknown_or_cannot_be_are_refused() -> None:
+    assert "'producer' is no way to share work" in refused(lambda s: s.specialize("producer"))
+    text = refused(lambda s: tiled(s).specialize())
+    assert "warps cannot have roles: the author shares the tile among warps" in text
 
 
 def test_a_schedule_and_a_constraint_on_one_axis_are_refused() -> None:

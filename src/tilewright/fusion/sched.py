@@ -132,9 +132,9 @@ class Scheduler:
         """Refused with its reason: see `Schedule.rfactor`."""
         Schedule(()).rfactor(counter)
 
-    def specialize(self, *roles: str) -> None:
-        """Refused with its reason: see `Schedule.specialize`."""
-        Schedule(()).specialize(*roles)
+    def specialize(self, how: str = "cooperative") -> None:
+        """Give one warpgroup the copies: see `Schedule.specialize`."""
+        self.calls.append(("specialize", (how,)))
 
     def schedule(self, resolve: Resolve) -> Callable[[Schedule], Schedule] | None:
         """The recorded transformation; None where nothing was recorded."""

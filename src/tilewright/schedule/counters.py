@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.base.diagnostics import ConstraintError
 from tilewright.base.spans import Span
 
+ROLES = ("cooperative", "pingpong")
 PLACES = ("block", "cluster", "serial", "warp", "lane", "vectorize", "unroll")
 
 
@@ -53,6 +54,7 @@ class Counters:
     writes: frozenset[str] = frozenset()
     staged: frozenset[str] = frozenset()
     turns: Mapping[str, int] = field(default_factory=dict[str, int])
+    roles: str | None = None
 
     @property
     def split_k(self) -> int | None:
@@ -248,6 +250,18 @@ def _stage(now: Counters, step: Step) -> Counters:
     return replace(now, stages=step.number(0))
 
 
+def _specialize(now: Counters, step: Step) -> Counters:
+    how = step.name(0)
+    if how not in ROLES:
+        raise ConstraintError(
+            f"{how!r} is no way to share work among warpgroups",
+            span=step.span,
+            expected=f"one of {', '.join(ROLES)}",
+            mend="specialize() lets the warpgroups that multiply share every tile",
+        )
+    return replace(now, roles=how)
+
+
 def _mma(now: Counters, step: Step) -> Counters:
     return replace(now, atom=step.name(0))
 
@@ -292,6 +306,7 @@ STEPS: Mapping[str, Callable[[Counters, Step], Counters]] = {
     "reorder": _reorder,
     "parallelize": _parallelize,
     "stage": _stage,
+    "specialize": _specialize,
     "mma": _mma,
     "cache_after": _cache_after,
     "cache_before": _cache_before,

@@ -151,14 +151,13 @@ class Schedule:
             mend="leave the step out",
         )
 
-    def specialize(self, *roles: str) -> Schedule:
-        """Give warps roles of their own. Not supported yet."""
-        raise UnsupportedError(
-            f"warps cannot have roles yet ({', '.join(roles)})",
-            span=here(),
-            expected="a schedule in which every warp runs the same program",
-            mend="use stage(n) to overlap copies with arithmetic",
-        )
+    def specialize(self, how: str = "cooperative") -> Schedule:
+        """Give one warpgroup the copies; the others multiply. Refused where they cannot.
+
+        They share every tile (`cooperative`), or have a tile each in turns (`pingpong`), so that
+        one's epilogue runs while the other multiplies.
+        """
+        return self._then("specialize", how)
 
     def constraints(self) -> tuple[Constraint, ...]:
         """What the schedule says about tiles, warps and instructions."""
@@ -175,7 +174,10 @@ class Schedule:
         for counter, share in state.shares.items():
             if state.places.get(counter) == "warp":
                 found.append(Wave(state.axis[counter], share))
-        hardware = Hardware(mma_type=state.atom, stages=state.stages, split_k=state.split_k)
+        hardware = Hardware(
+            mma_type=state.atom, stages=state.stages, specialize=True if state.roles else None,
+            pingpong=True if state.roles == "pingpong" else None, split_k=state.split_k,
+        )  # fmt: skip
         return (*found, hardware)
 
     def arrange(self, plain: GridPlan) -> GridPlan:
