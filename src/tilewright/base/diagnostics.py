@@ -159,13 +159,16 @@ class UnwrittenReadError(TilewrightError):
 
 
 class RaceError(TilewrightError):
-    """Two threads that access one element with no order between them, one of them writing."""
+    """Two threads that access one element with no order between them, one of them writing.
+
+    One of the two may be the copy engine or the matrix unit; then registers can be the element.
+    """
 
     code = "TW305"
 
 
 class BarrierError(TilewrightError):
-    """A barrier that not every thread of the block reaches."""
+    """A barrier that not every thread reaches, a phase that ends too early, or never."""
 
     code = "TW306"
 
