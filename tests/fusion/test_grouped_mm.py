@@ -71,6 +71,19 @@ def test_terms() -> None:
     check(numbers(32, 256), numbers(256, 24), ends_of(UNEVEN))
 
 
+@pytest.mark.parametrize("rows", [64, 136])
+def test_terms_through_warp_roles_with_what_follows(rows: int) -> None:
+    """With rows of both operands contiguous, as a gradient of weights has them."""
+    ends = ends_of((100, 0, 130, 10))
+    inputs = [numbers(256, rows).T, numbers(256, 72), ends]  # the last terms are of no group
+    compiled = definition(inputs, relu=True).compile(inputs, target="sm_90a")
+    (kernel,) = compiled.kernels
+    assert kernel.plan.own_terms is not None
+    (found,) = definition(inputs, relu=True).execute(inputs, target="sm_90a")
+    exact = np.maximum(wanted(*inputs).astype(np.float32), 0)
+    assert np.array_equal(found.astype(np.float32), exact)
+
+
 def test_starts_may_be_given_as_well() -> None:
     a, b, ends = numbers(256, 64), numbers(4, 64, 64), ends_of(UNEVEN)
     offsets = np.concatenate([[0], ends]).astype(np.int32)

@@ -264,6 +264,17 @@ class Emitter:
             )
         )  # fmt: skip
 
+    def own_terms(self, lhs: Value, rhs: Value, ends: Value, dtype: DType) -> Value:
+        """A product for each group, of its own terms, summed in `dtype`; see `ops.OwnTerms`."""
+        row, column, term, group = range(4)
+        made = TensorType((ends.shape[0], lhs.shape[0], rhs.shape[1]), dtype)
+        return self.add(
+            ops.OwnTerms(
+                type=made, span=self.span, lhs=lhs.id, rhs=rhs.id, ends=ends.id,
+                lhs_labels=(row, term), rhs_labels=(term, column), labels=(group, row, column),
+            )
+        )  # fmt: skip
+
     def gather(
         self, value: Value, index: Value, dim: int, dims: Sequence[int | None],
         shape: Sequence[int],
@@ -322,6 +333,6 @@ _FIELDS: Mapping[type[Node], tuple[str, ...]] = {
     for kind in (
         ops.Input, ops.ScalarInput, ops.Constant, ops.Iota, ops.Map, ops.Convert, ops.View,
         ops.Reshape, ops.Move, ops.Reduce, ops.Contract, ops.Grouped, ops.Gather,
-        ops.Scan,
+        ops.OwnTerms, ops.Scan,
     )
 }  # fmt: skip

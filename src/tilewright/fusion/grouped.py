@@ -109,6 +109,8 @@ def _terms(e: Emitter, a: Value, b: Value, offsets: Value) -> Value:
     dtype = accumulator(a.dtype)
     if 0 in (rows, terms, columns, groups):
         return e.constant(0, dtype, (groups, rows, columns))
+    if 1 not in (rows, terms, columns, groups):
+        return e.own_terms(a, b, e.cast(offsets, i32), dtype)
     group = _group_of(e, e.cast(offsets, i32), terms)
     own = e.map(
         "eq", e.view(group, [None, None, 0], [1, 1, terms]),

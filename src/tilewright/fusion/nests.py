@@ -26,6 +26,8 @@ def terms_of(nodes: Sequence[Node], node: ops.Contract) -> dict[int, int]:
     sizes = dict(zip(node.lhs_labels, nodes[node.lhs].type.shape, strict=True))
     for label, size in zip(node.rhs_labels, nodes[node.rhs].type.shape, strict=True):
         sizes[label] = max(size, sizes.get(label, 1))
+    if isinstance(node, ops.OwnTerms):
+        sizes[node.ends_labels[0]] = nodes[node.ends].type.shape[0]
     return {a: n for a, n in sizes.items() if a not in node.labels}
 
 

@@ -163,6 +163,24 @@ class Grouped(Contract):
 
     ends: int
 
+    @property
+    def ends_labels(self) -> tuple[int, ...]:
+        return self.rhs_labels[:1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTerms(Contract):
+    """For each group, counted by the result's first label, the sum over its own terms.
+
+    A term's group is the number of `ends` at or before it, which ascend.
+    """
+
+    ends: int
+
+    @property
+    def ends_labels(self) -> tuple[int, ...]:
+        return (1 + max(*self.labels, *self.lhs_labels, *self.rhs_labels),)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather(Node):
@@ -189,7 +207,7 @@ def operands(node: Node) -> tuple[int, ...]:
             return node.args
         case Convert() | View() | Reshape() | Move() | Reduce() | Scan():
             return (node.value,)
-        case Grouped():
+        case Grouped() | OwnTerms():
             return (node.lhs, node.rhs, node.ends)
         case Contract():
             return (node.lhs, node.rhs)

@@ -412,7 +412,8 @@ class _Segmenter:
             case ops.Contract():
                 labels = (*node.labels, *terms_of(self.nodes, node))
                 own = dict(zip(labels, axes, strict=True))
-                theirs = (node.lhs_labels, node.rhs_labels, node.rhs_labels[:1])[position]
+                ends = node.ends_labels if isinstance(node, ops.Grouped | ops.OwnTerms) else ()
+                theirs = (node.lhs_labels, node.rhs_labels, ends)[position]
                 return pairs_of([own[a] for a in theirs], other)
             case _:
                 return pairs_of(axes[len(axes) - len(other) :], other)

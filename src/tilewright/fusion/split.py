@@ -45,7 +45,7 @@ def renumbered(node: Node, numbers: list[int]) -> Node:
             return replace(node, value=numbers[node.value])
         case ops.Gather():
             return replace(node, value=numbers[node.value], index=numbers[node.index])
-        case ops.Grouped():
+        case ops.Grouped() | ops.OwnTerms():
             ends = numbers[node.ends]
             return replace(node, lhs=numbers[node.lhs], rhs=numbers[node.rhs], ends=ends)
         case ops.Contract():

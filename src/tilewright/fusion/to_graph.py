@@ -367,6 +367,8 @@ class _Translator:
         terms = self._axes(axes[node.type.rank :])
         if isinstance(node, ops.Grouped):
             return self._grouped(number, node, result)
+        if isinstance(node, ops.OwnTerms):
+            return self._own_terms(number, node, result, terms[0])
         before = len(self.body)
         lhs, rhs = self._operand(number, 0), self._operand(number, 1)
         left, right = set(self.types[lhs].axes), set(self.types[rhs].axes)
@@ -393,12 +395,7 @@ class _Translator:
         """A contraction with the matrix that each row gathers by its group."""
         ends = self._operand(number, 2)
         (groups,) = self.types[ends].axes
-        row = self._iota(result[0], self.types[ends].dtype, node.span)
-        past = self._elementwise(
-            ops.Map(type=TensorType((), boolean), span=node.span, name="le", args=()), (ends, row)
-        )
-        counted = self._cast(past, ops.Convert(type=TensorType((), i32), span=node.span, value=0))
-        group = self._reduce_over("add", counted, (groups,), node.span)
+        group = self._group_of(ends, result[0], node.span)
         before = len(self.body)
         rows, matrices = self._operand(number, 0), self._operand(number, 1)
         own = self.types[matrices]
@@ -413,6 +410,34 @@ class _Translator:
         (term,) = (a for a in self.types[rows].axes if a != result[0])
         return self._loop(before, rows, matrix, zero, made, term, node.span)
 
+    def _group_of(self, ends: int, axis: str, span: Span | None) -> int:
+        """The group of each place along an axis: how many end at or before it."""
+        place = self._iota(axis, self.types[ends].dtype, span)
+        past = self._map("le", (ends, place), boolean, span)
+        counted = self._cast(past, ops.Convert(type=TensorType((), i32), span=span, value=0))
+        return self._reduce_over("add", counted, self.types[ends].axes, span)
+
+    def _map(self, name: str, args: tuple[int, ...], dtype: DType, span: Span | None) -> int:
+        made = TensorType((), dtype)
+        return self._elementwise(ops.Map(type=made, span=span, name=name, args=()), args)
+
+    def _own_terms(
+        self, number: int, node: ops.OwnTerms, result: tuple[str, ...], term: str
+    ) -> int:
+        """A contraction of operands that are zero where the terms are not the group's."""
+        group = self._group_of(self._operand(number, 2), term, node.span)
+        counted = self._iota(result[0], self.types[group].dtype, node.span)
+        nothing = self._constant(0, self.program.nodes[node.lhs].type.dtype, node.span)
+        made = Type(result, node.type.dtype)
+        zero = self._add(graph_ops.Constant(id=self._id(), type=made, span=node.span, value=0))
+        before = len(self.body)
+        own = self._map("eq", (group, counted), boolean, node.span)
+        lhs, rhs = (
+            self._map("select", (own, value, nothing), self.types[value].dtype, node.span)
+            for value in (self._operand(number, 0), self._operand(number, 1))
+        )
+        return self._loop(before, lhs, rhs, zero, made, term, node.span)
+
     def _product(
         self, lhs: int, rhs: int, acc: int, made: Type, terms: tuple[str, ...], span: Span | None
     ) -> int:
@@ -426,7 +451,7 @@ class _Translator:
         self, before: int, lhs: int, rhs: int, zero: int, made: Type, axis: str, span: Span | None
     ) -> int:
         """The reduction loop, with the operands' reads inside it so that they are pipelined."""
-        inner = graph_ops.ReadOp | graph_ops.Gather
+        inner = graph_ops.ReadOp | graph_ops.Gather | graph_ops.Elementwise
         reads = [op for op in self.body[before:] if isinstance(op, inner)]
         self.body = [op for op in self.body if op not in reads]
         outer, self.body = self.body, []
