@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import tilewright as tw
+from benchmarks import grouped
 from benchmarks.measure import Comparison, in_turn, relative_error
 from benchmarks.plot import bars
 from tilewright.driver.fusion import FusionDefinition
@@ -177,4 +178,5 @@ def _cases() -> Iterator[Comparison]:
         yield product((8192, 8192, 8192), order)
     yield batched(64, 2048)
     yield fp8(8192)
+    yield grouped.product(65536, 128, 1536, 2048)
     yield epilogue(8192)
