@@ -38,6 +38,7 @@ _BOX = 256  # elements along one axis of a box, at most
 _RANK = 5
 _NAMED = 15  # barriers with a name
 _REMOTE_BYTES = (4, 8, 16)  # that a thread stores in another block at once
+_ROW_ALIGN = 16  # bytes; where the rows of a box begin in the tensor
 _COPY_ALIGN = 128  # bytes; where a box that is not swizzled begins
 
 # ---------------------------------------------------------------- transaction barriers
@@ -168,6 +169,9 @@ def _bulk(view: View) -> Iterator[Fault]:
         tensor, buffer = view.memory[declared.tensor], view.memory[ref.name]
         if len(at) != len(declared.box):
             yield Fault(f"{name} has {len(declared.box)} axes, indexed by {len(at)}", statement)
+        elif (step := divisor(at[-1], view.multiples) * tensor.dtype.bytes) % _ROW_ALIGN:
+            text = f"rows of {name} may begin at any multiple of {step} bytes"
+            yield Fault(text, statement, expected=f"multiples of {_ROW_ALIGN} bytes")
         if isinstance(tensor, Tensor) and tensor.mode is wrong:
             found = f"{tensor.name} is {what}, but declared {wrong.value}"
             yield Fault(found, statement, mend="declare it inout")

@@ -44,7 +44,8 @@ def copy_strip(b: Builder, held: StripRing, looped: str, full: PhaseRef, step: E
     read = held.strip.read
     start = {a: b.base(a) for a in read.type.axes}
     start[looped] = b.step_start(looped, step)
-    start[held.strip.along] = start[held.strip.along] - _inside(held, start[held.strip.along])
+    width = held.strip.width
+    start[held.strip.along] = start[held.strip.along] // width * width
     coordinates = tuple(start[read.type.axes[i]] for i in held.box.order)
     corner = MemRef(held.ring.name, (full.index, Expr.of(0), Expr.of(0)))
     return BulkLoad((), corner, held.box.name, coordinates, full, span=read.span)
