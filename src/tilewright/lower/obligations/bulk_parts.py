@@ -42,7 +42,6 @@ from tilewright.poly.sets import Dim
 # A statement that adds, what it adds, the load of that, and the stores that the load reads.
 _Sum = tuple[Site, RegRef, Site, tuple[Site, ...]]
 LOADER = '"'  # of names that are the load's own
-_BLOCK = frozenset(("block",))
 _ANY = "any part "
 
 
@@ -57,10 +56,11 @@ def parts(program: Program) -> Iterator[Obligation]:
 
 
 def _own_digits(program: Program, term: Term) -> list[str]:
-    """The digits of the block that a term's coordinate has."""
-    roots = place_of(program, term).roots
+    """The digits of the block, of several values, that a term's coordinate has."""
+    place = place_of(program, term)
     names = term.reduced.coordinate.variables()
-    return [n for n in names if "block" in roots.get(n, ()) and roots[n] >= _BLOCK]
+    several = (d.name for d in place.dims if d.extent != Expr.of(1) and d.name in names)
+    return [n for n in several if "block" in place.roots.get(n, ())]
 
 
 def _whole(program: Program, fragment: str, digits: tuple[str, ...]) -> Result:
