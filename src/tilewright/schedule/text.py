@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from tilewright.poly.expr import Expr
 from tilewright.schedule.grid import GridPlace, GridPlan, Merge, Split, Visit, visits
-from tilewright.schedule.plan import AxisPlan, Plan, Staging
+from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 
 
 def print_plan(plan: Plan) -> str:
     """Digits and places of every axis, with the reason for each."""
     lines = [_axis(axis) for axis in plan.axes.values()]
     lines.append(f"block: {plan.warps} warps of {plan.warp_size} lanes")
+    if plan.roles is not None:
+        lines.append(_roles(plan.roles, plan))
     lines.extend(print_grid(plan.grid))
     lines.extend(draw_grid(plan.grid))
     for number, contract in plan.contracts.items():
@@ -19,11 +21,26 @@ def print_plan(plan: Plan) -> str:
             f"terms {contract.k}; {contract.reason}"
         )
     staged = [n for n, s in plan.staging.items() if s is Staging.SHARED]
-    if staged:
+    if staged and plan.roles is None:
         reads = ", ".join(f"%{n}" for n in staged)
         lines.append(f"staged through shared memory in {plan.stages} stages: {reads}")
     lines.extend(plan.notes)
     return "\n".join(lines)
+
+
+def _roles(roles: Roles, plan: Plan) -> str:
+    """Who copies, who multiplies, and what each has."""
+    many = roles.consumers > 1
+    how = "a tile each in turns" if roles.pingpong else "every tile together"
+    work = f"{roles.consumers} multiply, {how}" if many else "one multiplies"
+    given = (
+        f", with {roles.producer_registers} and {roles.consumer_registers} registers a thread"
+        if many else ""
+    )  # fmt: skip
+    return (
+        f"roles: one warpgroup copies ahead by the copy engine through {plan.stages} slots, {work}"
+        f"{given}"
+    )
 
 
 def print_grid(grid: GridPlan) -> list[str]:
