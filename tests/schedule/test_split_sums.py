@@ -366,7 +366,7 @@ def test_the_policy_splits_few_tiles_with_many_terms() -> None:
 REFUSED = [
     (in_parts(16), sizes(64, 256, 4096, 64, 256), {}, "sm_90a has clusters of 8 blocks, not 16"),
     (in_parts(2), sizes(64, 64, 512, 64, 64), {"start": 1.0}, "the sum does not start at zero"),
-    (in_parts(8), sizes(192, 192, 512, 192, 192), {}, "shared memory holds .* slots beside 7"),
+    (in_parts(8), sizes(192, 192, 512, 192, 192), {}, "shared memory holds no ring beside 7 parts"),
     (in_parts(2, stages=6), sizes(128, 128, 512, 128, 128), {}, "holds 5 slots beside parts, not"),
     (in_parts(2, pingpong=True), sizes(64, 64, 512, 64, 64), {}, "have tiles of their own"),
     (in_parts(2, cluster=2), sizes(128, 64, 512, 64, 64), {}, "load operands for each other"),
@@ -426,3 +426,15 @@ def test_counters_and_axes_may_have_the_same_names() -> None:
     compiled = product([]).compile("sm_90a", {s: given[s] for s in "MNK"}, schedule=schedule)
     found, wanted = run(compiled.compilation.kernel, given, (tw.bf16, tw.bf16), "NTN")
     assert np.array_equal(found, wanted.astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize(("columns", "orders", "count"), [(72, "NNN", 1), (96, "TNT", 4)])
+def test_rings_have_room_for_whole_rows(columns: int, orders: str, count: int) -> None:
+    """Tiles of 72 or 96 columns that lie along rows of shared memory take two of 64 each."""
+    kernel = lowered(
+        product(in_parts(count), orders=orders), sizes(128, columns, 256, 128, columns)
+    )
+    ring = kernel.shared_buffer("b_ring")
+    assert ring is not None
+    assert ring.shape[1:] == (2, 64, 64)
+    assert kernel.shared_bytes <= SM_90A.shared_bytes

@@ -26,11 +26,10 @@ from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import swizzle_of
 from tilewright.lower.role_strips import StripRing, copy_strip
 from tilewright.poly.expr import Expr
-from tilewright.schedule.boxes import contiguous_position
+from tilewright.schedule.boxes import contiguous_position, row_panels
 
 V = Expr.of
 SWIZZLE_ROWS = 8  # after so many rows of shared memory a swizzle repeats
-ROW_BYTES = 128  # of an operand in shared memory, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +124,7 @@ def declare_operand(b: Builder, read: ops.ReadOp, rows: str, terms: str) -> Oper
     across = along == rows
     other = terms if across else rows
     tile = b.plan.axes[along].tile
-    width = min(ROW_BYTES, max(32, 1 << (tile * size - 1).bit_length())) // size
-    panels = -(-tile // width)
+    panels, width = row_panels(tile, size)
     shape = (b.plan.stages, panels, b.plan.axes[other].tile, width)
     ring = b.buffer(f"{read.memory}_ring", read.type.dtype, shape,
                     swizzle=swizzle_of(width, size), managed=True, span=read.span)  # fmt: skip

@@ -8,6 +8,14 @@ from tilewright.schedule.tensors import Declared
 
 BULK_ALIGN = 16  # bytes; of a tensor and of its strides, for the copy engine
 BOX = 256  # elements along one axis of a box, at the most
+LEAST_ROW, ROW_BYTES = 32, 128  # bytes of a row in shared memory: what swizzles permute
+
+
+def row_panels(tile: int, size: int) -> tuple[int, int]:
+    """How a tile of elements of `size` bytes lies along its contiguous axis: the number of panels,
+    and the elements of a row in each. Panels may go past the tile's end."""
+    width = min(ROW_BYTES, max(LEAST_ROW, 1 << (tile * size - 1).bit_length())) // size
+    return -(-tile // width), width
 
 
 def bulk_problem(tensor: Tensor, declared: Declared) -> str | None:

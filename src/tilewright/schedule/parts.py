@@ -17,7 +17,7 @@ from tilewright.graph.ops import Graph
 from tilewright.schedule.blocks import combined_axes
 from tilewright.schedule.grid import GridPlace
 from tilewright.schedule.owners import owners_of
-from tilewright.schedule.plan import ContractPlan, Plan, Roles, Staging
+from tilewright.schedule.plan import ContractPlan, Plan, Roles
 from tilewright.target.model import MmaAtom, Target
 
 WORD = 4  # bytes of a sum
@@ -28,10 +28,13 @@ _LOCAL = (
 )  # fmt: skip
 
 
-def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) -> Plan | str:
+def in_parts(
+    plan: Plan, graph: Graph, count: int, space: tuple[int, int], target: Target
+) -> Plan | str:
     """The plan with `count` blocks to each tile, or why they cannot share it.
 
-    `room` are the bytes of shared memory for the ring and for the parts of the sums.
+    `space` are the bytes of shared memory for the ring and for the parts of the sums, and those
+    of one slot of the ring.
     """
     roles = plan.roles
     if roles is None:
@@ -48,9 +51,10 @@ def in_parts(plan: Plan, graph: Graph, count: int, room: int, target: Target) ->
     if atom is None:
         return f"no instruction has {columns.tile // owners} columns"
     part = prod(plan.axes[a].tile for a in (contract.m or "", columns.axis)) // owners * WORD
-    stages = min(plan.stages, (room - (count - 1) * part) // _slot(plan, graph))
+    room, slot = space
+    stages = min(plan.stages, (room - (count - 1) * part) // slot)
     if stages < 2:
-        return f"shared memory holds {stages} slots beside {count - 1} parts of {part} bytes"
+        return f"shared memory holds no ring beside {count - 1} parts of {part} bytes"
     terms = plan.axes[contract.k]
     axes = {
         **plan.axes,
@@ -128,9 +132,3 @@ def _narrow(contract: ContractPlan, columns: int, target: Target) -> MmaAtom | N
         ),
         None,
     )  # fmt: skip
-
-
-def _slot(plan: Plan, graph: Graph) -> int:
-    """Bytes of one step's tiles."""
-    copied = (graph.by_id[n] for n, where in plan.staging.items() if where is Staging.SHARED)
-    return sum(prod(plan.axes[a].tile for a in r.type.axes) * r.type.dtype.bytes for r in copied)

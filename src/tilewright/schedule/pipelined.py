@@ -10,9 +10,11 @@ from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.poly.expr import Expr
+from tilewright.schedule.boxes import contiguous_position, row_panels
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan, Split
+from tilewright.schedule.owners import owners_of
 from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 from tilewright.schedule.ragged import Ragged
@@ -79,12 +81,13 @@ def _plan(
         axis: _axis(axis, extent, shape, declared, found) for axis, extent in graph.axes.items()
     }
     rows, columns = contract.m or "", contract.n or ""
-    slot = sum(axes[a].tile * found.tile_k * r.type.dtype.bytes for r, a in found.copied)
+    slot = sum(_tile_bytes(read, own, axes, found, declared) for read, own in found.copied)
     copied = {read.id for read, _ in found.copied}
     slot += sum(s.slot_bytes for s in strips_of(graph, loop, copied, axes, declared))
     parts = hardware.split_k or 1
     widest = max(op.type.dtype.bytes for op in _writes(graph))
-    panel = min(PANEL_BYTES, STRIP * axes[columns].tile // parts * widest)
+    own = axes[columns].tile // owners_of(axes[columns].tile, parts)
+    panel = min(PANEL_BYTES, STRIP * own * widest)
     kept = (roles.consumers * PANELS * panel) * _output_kinds(graph)
     room = target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
     stages = hardware.stages or min(MOST_STAGES, room // slot)
@@ -124,7 +127,7 @@ def _plan(
     )
     if parts == 1:
         return plan
-    shared = in_parts(plan, graph, parts, room, target)
+    shared = in_parts(plan, graph, parts, (room, slot), target)
     if isinstance(shared, Plan) and shared.stages < (hardware.stages or 0):
         return f"shared memory holds {shared.stages} slots beside parts, not {hardware.stages}"
     return shared
@@ -135,6 +138,17 @@ def _loop(graph: Graph, roles: Roles) -> ops.Iterate:
     if not isinstance(loop, ops.Iterate):
         raise TypeError(f"%{loop.id} is no loop")
     return loop
+
+
+def _tile_bytes(
+    read: ops.ReadOp, own: str, axes: Mapping[str, AxisPlan], found: Pipelined, declared: Declared
+) -> int:
+    """Of a tile in the ring, whose rows are along `own` or along the terms."""
+    tensor, size = declared.tensors[read.memory], read.type.dtype.bytes
+    across = read.type.axes[contiguous_position(tensor) or 0] == own
+    along, other = axes[own].tile, found.tile_k
+    panels, width = row_panels(along if across else other, size)
+    return panels * width * (other if across else along) * size
 
 
 def _output_kinds(graph: Graph) -> int:
