@@ -52,6 +52,16 @@ def test_rows_of_no_group_are_not_even_multiplied() -> None:
     runs((30, 50), rest=48)
 
 
+def test_the_number_of_rows_may_stay_open() -> None:
+    sizes = {"E": 3, "G": 3, "M": 64, "N": 64}
+    kernel = of_terms().compile("sm_90a", bindings={**sizes, **TILE})
+    assert kernel.compilation.plan.own_terms is not None
+    for counts in ((100, 0, 36), (10, 200, 62)):
+        case = terms_case(counts, 64, 64, rest=8)
+        kernel(*case.arrays)
+        assert case.right
+
+
 def test_two_warpgroups_and_edges() -> None:
     runs(UNEVEN, 136, 72, ROWS=128)
 
