@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import tilewright as tw
 from tilewright import CompiledKernel, TileKernel
+from tilewright.poly.results import Proved
 
 M, N, K, KB, KI = tw.sym.M, tw.sym.N, tw.sym.K, tw.sym.KB, tw.sym.KI
 G = tw.GLOBAL
@@ -47,9 +48,11 @@ def wide(array: Array) -> Array:
 
 
 def with_roles(kernel: TileKernel, **sizes: int) -> CompiledKernel:
-    """The kernel for sm_90a; it must have warp roles."""
+    """The kernel for sm_90a; it must have warp roles and be proved."""
     compiled = kernel.compile("sm_90a", sizes)
     assert compiled.compilation.plan.roles is not None
+    open_ones = [p for p in compiled.proofs if not isinstance(p.result, Proved)]
+    assert not open_ones, open_ones
     return compiled
 
 
