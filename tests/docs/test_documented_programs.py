@@ -81,8 +81,16 @@ def test_the_schedule_compiles_and_draws_what_the_readme_shows(tmp_path: Path) -
     assert explained[start : start + 5] == drawing.splitlines()
 
 
+def test_warpgroups_take_turns_with_every_proof(tmp_path: Path) -> None:
+    tour, schedule, turns, *_ = blocks("README.md", "python")
+    compiled = run(tour + schedule + turns, tmp_path)["compiled"]
+    assert isinstance(compiled, CompiledKernel)
+    assert all(isinstance(o.result, Proved) for o in compiled.proofs)
+    assert "2 multiply, a tile each in turns" in compiled.explain()
+
+
 def test_blocks_share_terms_with_every_proof(tmp_path: Path) -> None:
-    tour, schedule, shared, _ = blocks("README.md", "python")
+    tour, schedule, _, shared, _ = blocks("README.md", "python")
     compiled = run(tour + schedule + shared, tmp_path)["compiled"]
     assert isinstance(compiled, CompiledKernel)
     assert compiled.compilation.kernel.cluster == 4
@@ -91,7 +99,7 @@ def test_blocks_share_terms_with_every_proof(tmp_path: Path) -> None:
 
 
 def test_the_fusion_gives_what_numpy_gives(tmp_path: Path) -> None:
-    tour, _, _, fusion = blocks("README.md", "python")
+    tour, *_, fusion = blocks("README.md", "python")
     names = run(tour + fusion, tmp_path)
     x, w, bias = (a.astype(np.float64) for a in cast(list[Any], names["arrays"]))
     wanted = x @ w.T + bias
