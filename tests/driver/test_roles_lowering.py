@@ -207,6 +207,28 @@ def test_more_than_two_to_the_29_elements() -> None:
     assert not [o for o in compiled.obligations if isinstance(o.result, Refuted)]
 
 
+def shared_out(columns: int) -> tw.TileKernel:
+    """A tile of 16 rows for twelve warps side by side: 384 threads."""
+    kernel = program(tw.f16, tw.f32)
+    constraints = [
+        tw.WorkgroupConstraint(M, 16, 0),
+        tw.WorkgroupConstraint(N, columns, 1),
+        tw.HardwareConstraint(waves_per_block=(1, 12)),
+    ]
+    return tw.kernel(constraints)(kernel.program.function)
+
+
+def test_sixteen_rows_and_104_columns_for_384_threads() -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-3, 4, (rows, 64)).astype(np.float16) for rows in (16, 104))
+    with pytest.raises(TilewrightError) as caught:
+        shared_out(104)(a, b, np.zeros((16, 104), np.float32))
+    assert "the tile of 104 elements of N is not a multiple of 12" in str(caught.value)
+    c = np.full((16, 104), np.nan, np.float32)
+    shared_out(192)(a, b, c)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
 def test_roles_that_cannot_be_are_refused() -> None:
     kernel = program(tw.bf16, tw.bf16, specialize=True)
     sizes = {"M": 128, "N": 128, "K": 100, "TILE_M": 128, "TILE_N": 128, "TILE_K": 64}
