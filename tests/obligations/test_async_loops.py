@@ -228,10 +228,15 @@ def test_a_fault_at_some_sizes(old: str, new: str, kind: Kind, text: str) -> Non
     assert size >= 8
 
 
-def test_a_fault_far_out_is_found() -> None:
+@pytest.mark.parametrize(
+    ("counter", "turn", "step"),
+    [(Expr.of("kq"), 37, 0), (Expr.of("kq") * 4 + "s", 150, 2)],
+    ids=["turn", "step"],
+)
+def test_a_fault_far_out_is_found(counter: Expr, turn: int, step: int) -> None:
     """One turn of many is otherwise: turns are left out only where all are alike."""
-    late = (at_least("kq", 38),)
-    early = (less("kq", 37),)
+    late = (at_least(counter, turn + 1),)
+    early = (less(counter, turn),)
 
     def change(s: Statement) -> Body:
         if isinstance(s, PhaseWait) and s.phase.name == "empty":
@@ -241,9 +246,9 @@ def test_a_fault_far_out_is_found() -> None:
     kernel = edit(gemm(Plan(128, 256, 64 * 4 * 50, group=1, blocks=1)), change)
     kind, message, notes = fault(kernel)
     assert kind is Kind.RELEASE
-    assert "sa[0, 0, 0] is overwritten by a bulk load" in message
-    assert "BulkLoad at i = 0, kq = 37, s = 0" in notes
-    assert "WarpgroupMma at i = 0, kq = 36, s = 0" in notes
+    assert f"sa[{step}, 0, 0] is overwritten by a bulk load" in message
+    assert f"BulkLoad at i = 0, kq = 37, s = {step}" in notes
+    assert f"WarpgroupMma at i = 0, kq = 36, s = {step}" in notes
 
 
 def test_counters_beyond_a_bound_are_not_proved() -> None:

@@ -6,11 +6,11 @@ else is the same program. Clusters whose `_signature` of these is the same are o
 Sizes. What is known at launch only stands in the skeleton as variables, each with a least value;
 each is given every value from there up to a bound, in every combination. (Values that no launch
 can have together prove more than is needed; a fault among them has to be found again at real
-sizes.) The bound: let each loop that such a variable ends have left out turns (see
-`async_repeats`, `stable`) in the execution with value n, by rounds of q turns, q a multiple of
-the period of the variable itself. The execution with n + q turns begins alike, for no decision up
-to the repeated state depends on the end; it leaves out one round more, and ends alike. So from
-where q values in a row have done so, all larger values are proved.
+sizes.) The bound: let a state repeat (see `async_repeats`, `stable`) in each loop that such a
+variable ends, in the execution with value n, after rounds of q turns, q a multiple of the period
+of the variable itself. The execution with n + q turns begins alike, for no decision up to the
+repeated state depends on the end; from there it can leave out one round more, and ends alike. So
+from where q values in a row have done so, all larger values are proved.
 """
 
 from __future__ import annotations
@@ -269,9 +269,28 @@ def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object
                         found.extend(v.values if isinstance(v, Lanes) else v for v in values)
 
     for rank in range(kernel.cluster):
-        for warp in range(kernel.warps):
+        for warp in _warps(skeleton, marked):
             try:
                 trace(skeleton.body, skeleton.env(first + rank, warp))
             except OpenError:
                 return first
     return tuple(found)
+
+
+def _warps(skeleton: Skeleton, marked: frozenset[str]) -> tuple[int, ...]:
+    """One warp for each way in which what depends on the block depends on the warp too."""
+    names: set[str] = set()
+    for step in walked(skeleton.body):
+        own = _own_names(step)
+        if isinstance(step, DecodeStep):
+            own = frozenset(step.values["source"].names)
+        if own & marked:
+            names |= own
+    kinds: dict[tuple[object, ...], int] = {}
+    for warp in range(skeleton.kernel.warps):
+        env = skeleton.env(0, warp)
+        for step in skeleton.body:
+            if isinstance(step, DecodeStep):
+                decode(step, env)
+        kinds.setdefault(tuple(env.get(name) for name in sorted(names - marked)), warp)
+    return tuple(kinds.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from tilewright.kernel.ops import Decode
+from tilewright.kernel.ranges import Interval
 from tilewright.lower.obligations.async_skeleton import Skeleton
 from tilewright.lower.obligations.async_steps import (
     DecodeStep,
@@ -27,10 +28,12 @@ class Periods:
 
     A variable that is not in it has no such period. Guards are apart: `guards[name]` are the
     constraints that compare the variable with something; remainders in them are in the period.
+    `counters` has the range of each loop's counter, in any turn of the loops around it.
     """
 
     of: Mapping[str, int]
     guards: Mapping[str, tuple[Constraint, ...]]
+    counters: Mapping[str, Interval]
 
     @staticmethod
     def in_(skeleton: Skeleton) -> Periods:
@@ -59,7 +62,20 @@ class Periods:
         for name in inner & loops:
             need(name, None)  # a loop whose number of turns varies
         found = {name: period for name, period in periods.items() if period is not None}
-        return Periods(found, {name: tuple(own) for name, own in guards.items()})
+        kept = {name: tuple(own) for name, own in guards.items()}
+        return Periods(found, kept, _counters(skeleton.body))
+
+
+def _counters(body: tuple[Step, ...]) -> dict[str, Interval]:
+    found: dict[str, Interval] = {}
+    for step in walked(body):
+        if isinstance(step, LoopStep):
+            extent = step.values["extent"].expr
+            last = extent.const - 1 if extent.is_const else None
+            known = found.get(step.var, Interval(0, 0))
+            high = None if last is None or known.high is None else max(last, known.high)
+            found[step.var] = Interval(0, high)
+    return found
 
 
 def walked(body: tuple[Step, ...]) -> Iterator[Step]:

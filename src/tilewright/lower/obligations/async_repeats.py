@@ -28,6 +28,7 @@ from tilewright.lower.obligations.async_state import (
     State,
     Unit,
 )
+from tilewright.lower.obligations.async_steps import LoopStep
 from tilewright.lower.obligations.async_values import Env
 from tilewright.poly.expr import Constraint, Expr
 
@@ -52,8 +53,9 @@ class _Move:
 class Repeats:
     """Watches one execution; call `after_round` when every unit waits.
 
-    `stable`: what is left out must be so for any larger number of turns too. `jumped` has the
-    turns by which loops have repeated, by variable.
+    `stable`: what is left out must be so for any larger number of turns too; then it is enough
+    that a state repeats, though no turns are left to leave out. `jumped` has the turns by which
+    loops have repeated, by variable.
     """
 
     def __init__(self, periods: Periods, stable: bool = False) -> None:
@@ -62,9 +64,10 @@ class Repeats:
         self.jumped: dict[str, set[int]] = {}
         self._seen: dict[object, list[_Counters]] = {}
         self._rough: dict[object, int] = {}
+        self._begun: dict[LoopStep, int] = {}  # the turn in which a loop was seen last
 
     def after_round(self, run: Run) -> None:
-        if not self._promising(run.state):
+        if not self._due(run.state):
             return
         rough = self._rough_signature(run.state)
         count = self._rough.get(rough, 0)
@@ -80,18 +83,25 @@ class Repeats:
                 return
         self._seen.setdefault(signature, []).append(now)
 
-    # ------------------------------------------------------------ signatures
-
-    def _promising(self, state: State) -> bool:
-        """Whether some loop has turns that might be left out."""
+    def _due(self, state: State) -> bool:
+        """Whether a loop that might leave turns out has begun a turn, the first of a period."""
+        due = False
+        met: set[LoopStep] = set()
         for unit in state.units:
             for frame in unit.frames:
-                if frame.loop is None or frame.jumped:
+                loop = frame.loop
+                if loop is None or frame.jumped or loop in met:
                     continue
-                period = self.periods.of.get(frame.loop.var)
-                if period is not None and frame.value + period < frame.extent:
-                    return True
-        return False
+                period = self.periods.of.get(loop.var)
+                if period is None or frame.value + (0 if self.stable else period) >= frame.extent:
+                    continue
+                met.add(loop)
+                begun = self._begun.get(loop) != frame.value
+                self._begun[loop] = frame.value
+                due |= begun and (self.stable or frame.value % period == 0)
+        return due
+
+    # ------------------------------------------------------------ signatures
 
     def _place(self, unit: Unit) -> tuple[object, ...]:
         return tuple([(id(f.body), f.at, f.mask, self._turn(f)) for f in unit.frames])
@@ -159,9 +169,10 @@ class Repeats:
 
     def _jump(self, run: Run, moves: list[_Move]) -> bool:
         rounds = min((m.frame.extent - 1 - m.frame.value) // m.turns for m in moves)
-        while rounds > 0 and not all(self._same_decisions(m, rounds) for m in moves):
+        least = 0 if self.stable else 1
+        while rounds >= least and not all(self._same_decisions(m, rounds) for m in moves):
             rounds = rounds // 2 if rounds > 4 else rounds - 1
-        if rounds < 1:
+        if rounds < least:
             return False
         shifts: dict[int, tuple[str, int]] = {}
         for move in moves:
@@ -192,7 +203,7 @@ class Repeats:
             return False
         var, extent = frame.loop.var, frame.loop.values["extent"].expr
         last = frame.value + rounds * move.turns
-        ranges = _ranges(move.unit.frames[-1].env)
+        ranges = {**self.periods.counters, **_ranges(frame.env)}
         ranges[var] = Interval(frame.value - move.turns, None if self.stable else last)
         ranges[_LEFT] = Interval(frame.extent - 1 - last, None)
         for constraint in self.periods.guards.get(var, ()):
@@ -290,8 +301,10 @@ def _drop_known(state: State) -> None:
     for log in state.logs.values():
         if log.bits & common:
             log.keep([e for e in log.events if not _is_past(e, common)])
+    known: dict[int, int] = {}
     for unit in state.units:
-        state.visits = [(r, e) for r, e in state.visits if r != unit.block or not e.bit & unit.know]
+        known[unit.block] = known.get(unit.block, 0) | unit.know
+    state.visits = [(rank, e) for rank, e in state.visits if not e.bit & known[rank]]
 
 
 def _is_past(event: Event, common: int) -> bool:
