@@ -351,16 +351,16 @@ def test_terms_are_counted_once_and_nothing_is_refuted() -> None:
 
 
 def test_the_policy_splits_few_tiles_with_many_terms() -> None:
-    def cluster(constraints: list[Any], m: int, n: int, k: int) -> int:
+    def parts(constraints: list[Any], m: int, n: int, k: int) -> int:
         compiled = product(constraints).compile("sm_90a", {"M": m, "N": n, "K": k})
-        return compiled.compilation.kernel.cluster
+        return compiled.compilation.plan.roles.parts
 
-    assert cluster([], 256, 256, 16384) > 1
-    assert cluster([], 16, 1024, 8192) > 2  # more blocks than parts of the columns
-    assert cluster([], 4096, 4096, 4096) == 1
-    assert cluster([], 256, 256, 128) == 1
+    assert parts([], 256, 256, 16384) > 1
+    assert parts([], 16, 1024, 8192) > 2  # more blocks than parts of the columns
+    assert parts([], 4096, 4096, 4096) == 1
+    assert parts([], 256, 256, 128) == 1
     # What the author says of the hardware stands.
-    assert cluster([tw.HardwareConstraint(stages=3)], 256, 256, 16384) == 1
+    assert parts([tw.HardwareConstraint(stages=3)], 256, 256, 16384) == 1
 
 
 REFUSED = [
