@@ -194,6 +194,8 @@ def test_holes_in_the_order_are_not_given_roles() -> None:
     sizes = {"M": 256, "N": 1152, "K": 192}
     compiled = compile_program(kernel.program, Specialisation(FEW, sizes, schedule=grouped))
     assert compiled.plan.roles is None
+    (note,) = compiled.plan.notes
+    assert note == "no warp roles: 8 does not divide the tiles of M: turns are empty"
     assert not any(isinstance(s, WarpgroupMma) for s in walk(compiled.kernel.body))
 
 

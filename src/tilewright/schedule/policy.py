@@ -95,6 +95,7 @@ def make_plan(
         contracts=contracts,
         staging=_staging(graph, warp_count, staged),
         stages=given.hardware.stages or (4 if target.async_copy_bytes else 1),
+        notes=(f"no warp roles: {with_roles}",) if contracts and target.bulk_swizzles else (),
     )
 
 
