@@ -81,6 +81,42 @@ def test_scales_of_blocks_of_a_tail() -> None:
     run_block_scaled(block_scaled(), 200, 1, 3, rows_first=True)
 
 
+def flat_scaled(step: tw.DType = tw.f8e4m3) -> TileKernel:
+    """The same on tensors of two axes, whose terms the program splits into blocks."""
+
+    @tw.kernel([*tiles(128, 128), tw.TilingConstraint(KB, 1)])
+    def scaled(
+        a: tw.Memory[M, K, G, step],
+        b: tw.Memory[N, K, G, step],
+        sa: tw.Memory[M, KB, G, tw.f32],
+        sb: tw.Memory[NB, KB, G, tw.f32],
+        c: tw.Memory[M, N, G, tw.bf16],
+    ):
+        @tw.iterate(KB, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            rows = tw.reshape(tw.read(a), [M, KB, KI])
+            columns = tw.reshape(tw.read(b), [N, KB, KI])
+            product = tw.mma(rows, columns, tw.Register[M, N, KB, tw.f32](0.0))
+            blocks = tw.reshape(tw.broadcast(tw.read(sb), [NB, NI, KB]), [N, KB])
+            return acc + tw.sum(product * tw.read(sa) * blocks, dim=KB)
+
+        tw.write(tw.cast(total, tw.bf16), c)
+
+    return scaled
+
+
+def test_scales_of_blocks_of_split_axes() -> None:
+    m, n, kb = 256, 256, 3
+    sizes = {"NB": n // 128, "NI": 128, "KB": kb, "KI": 128}
+    compiled = with_roles(flat_scaled(), M=m, N=n, K=kb * 128, **sizes)
+    a, b = whole((m, kb * 128), tw.f8e4m3, 1), whole((n, kb * 128), tw.f8e4m3, 2)
+    sa, sb, c = powers((m, kb), 3), powers((n // 128, kb), 4), poison((m, n), tw.bf16)
+    compiled(a, b, sa, sb, c)
+    blocks = wide(a).reshape(m, kb, 128), wide(b).reshape(n, kb, 128)
+    wanted = np.einsum("mkq,nkq,mk,nk->mn", *blocks, sa, np.repeat(sb, 128, axis=0))
+    assert (c == wanted.astype(c.dtype)).all()
+
+
 @pytest.mark.gpu
 def test_scales_of_blocks_on_the_device() -> None:
     run_block_scaled(block_scaled(), 4096, 16, 8, rows_first=True)

@@ -131,6 +131,36 @@ def test_weights_with_a_scale_for_each_group_of_terms() -> None:
     assert (c == np.einsum("mkq,nkq,mk->mn", wide(w), wide(b), s)).all()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_in_groups_of_split_terms(turned: bool) -> None:
+    """The weights' tensor has two axes; the program splits its terms into groups."""
+    kind = tw.Memory[K, M, G, tw.i8] if turned else tw.Memory[M, K, G, tw.i8]
+
+    @tw.kernel([*tiles(64, 64), tw.TilingConstraint(KB, 1)])
+    def product(
+        w: kind,
+        s: tw.Memory[KB, M, G, tw.f32],
+        b: tw.Memory[N, K, G, tw.bf16],
+        c: tw.Memory[M, N, G, tw.f32],
+    ):
+        @tw.iterate(KB, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            split = tw.reshape(tw.read(w), [KB, KI, M] if turned else [M, KB, KI])
+            split = tw.permute(tw.cast(split, tw.f32), [M, KB, KI])
+            rows = tw.cast(split * tw.permute(tw.read(s), [M, KB]), tw.bf16)
+            return tw.mma(rows, tw.reshape(tw.read(b), [N, KB, KI]), acc)
+
+        tw.write(total, c)
+
+    m, n, kb, ki = 64, 64, 3, 64
+    w, b = whole((m, kb * ki), tw.i8, 1), whole((n, kb * ki), tw.bf16, 2)
+    s, c = powers((kb, m), 3), poison((m, n), tw.f32)
+    compiled = with_roles(product, M=m, N=n, K=kb * ki, KB=kb, KI=ki)
+    compiled(np.ascontiguousarray(w.T) if turned else w, s, b, c)
+    blocks = wide(w).reshape(m, kb, ki), wide(b).reshape(n, kb, ki)
+    assert (c == np.einsum("mkq,nkq,km->mn", *blocks, s)).all()
+
+
 def plain(operand: tw.DType, result: tw.DType, step: int, *turned: bool, atom: str | None = None,
           **hardware: bool) -> TileKernel:  # fmt: skip
     """a times b, each contiguous along its terms unless turned."""

@@ -7,7 +7,7 @@ landed, *empty* when every warp that multiplies has released it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph import ops
@@ -27,6 +27,7 @@ from tilewright.lower.bulk import swizzle_of
 from tilewright.lower.role_strips import StripRing, copy_strip
 from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import contiguous_position, row_panels
+from tilewright.schedule.splits import Split, split_of
 
 V = Expr.of
 SWIZZLE_ROWS = 8  # after so many rows of shared memory a swizzle repeats
@@ -36,13 +37,15 @@ SWIZZLE_ROWS = 8  # after so many rows of shared memory a swizzle repeats
 class Operand:
     """One tile's ring: `panels` of rows of `width` elements, contiguous in the tensor.
 
-    `rows` is the tile's axis that becomes rows or columns of the result, `terms` the one that
-    is summed over. `across`: rows of shared memory run along `rows`, not along the terms.
+    `split` says how the program uses the tile; axes are those of that value. `rows` is the one
+    that becomes rows or columns of the result, `terms` the one that is summed over. `across`:
+    rows of shared memory run along `rows`, not along the terms.
     """
 
     ring: Shared
     box: TensorMap
     read: ops.ReadOp
+    split: Split
     rows: str
     terms: str
     across: bool
@@ -119,33 +122,35 @@ def released(b: Builder, phase: PhaseRef, note: str = "") -> Body:
 def declare_operand(b: Builder, read: ops.ReadOp, rows: str, terms: str) -> Operand:
     """Declare the ring of a tile and its box."""
     tensor, size = b.tensors[read.memory], read.type.dtype.bytes
-    last = contiguous_position(tensor)
-    along = read.type.axes[last or 0]
+    split = split_of(b.graph, read)
+    inner = read.type.axes[contiguous_position(tensor) or 0]
+    along = split.digits[inner][-1]
     across = along == rows
     other = terms if across else rows
+    outer = split.of(other) or other
     tile = b.plan.axes[along].tile
     panels, width = row_panels(tile, size)
     shape = (b.plan.stages, panels, b.plan.axes[other].tile, width)
     ring = b.buffer(f"{read.memory}_ring", read.type.dtype, shape,
                     swizzle=swizzle_of(width, size), managed=True, span=read.span)  # fmt: skip
-    order = (*(a for a in read.type.axes if a not in (along, other)), other, along)
-    shares = _shares(b, read, b.plan.axes[other].tile)
+    order = (*(a for a in read.type.axes if a not in (inner, outer)), outer, inner)
+    shares = _shares(b, split, b.plan.axes[other].tile)
     b.shares = b.shares or shares > 1
-    extents = {other: b.plan.axes[other].tile // shares, along: width}
+    extents = {outer: b.plan.axes[other].tile // shares, inner: width}
     box = TensorMap(
         b.name(f"{read.memory}_box"), read.memory, tuple(extents.get(a, 1) for a in order),
         width * size, tuple(read.type.axes.index(a) for a in order), read.span,
     )  # fmt: skip
     b.maps.append(box)
-    return Operand(ring, box, read, rows, terms, across, panels, width, shares)
+    return Operand(ring, box, read, split, rows, terms, across, panels, width, shares)
 
 
-def _shares(b: Builder, read: ops.ReadOp, size: int) -> int:
+def _shares(b: Builder, split: Split, size: int) -> int:
     """How many blocks load a part of the tile each: all of the cluster, where all need it."""
     count = b.plan.grid.cluster
     if b.plan.roles is None or b.plan.roles.parts > 1 or b.plan.ragged is not None:
         return 1
-    varies = any(b.blocks[a].variables() & b.peers for a in read.type.axes if a in b.blocks)
+    varies = any(b.blocks[a].variables() & b.peers for a in split.axes if a in b.blocks)
     whole = size % count == 0 and size // count % SWIZZLE_ROWS == 0
     return 1 if varies or not whole else count
 
@@ -172,14 +177,24 @@ def _copy(b: Builder, operand: Operand, looped: str, full: PhaseRef, step: Expr)
     read = operand.read
     panel = b.register_digit("box_panel") if operand.panels > 1 else V(0)
     over: Over = ((str(panel), operand.panels),) if operand.panels > 1 else ()
-    start = {a: b.base(a) for a in read.type.axes}
+    start = {a: b.base(a) for a in operand.split.axes}
     start[looped] = b.step_start(looped, step) + b.starts.get(looped, 0)
     start[operand.along] = start[operand.along] + panel * operand.width
     other = operand.terms if operand.across else operand.rows
     shares = operand.shares
     first = b.rank * (operand.ring.shape[2] // shares) if shares > 1 else V(0)
     start[other] = start[other] + first
-    coordinates = tuple(start[read.type.axes[i]] for i in operand.box.order)
+    at = {axis: _number(b, digits, start) for axis, digits in operand.split.digits.items()}
+    coordinates = tuple(at[read.type.axes[i]] for i in operand.box.order)
     corner = MemRef(operand.ring.name, (full.index, panel, first, V(0)))
     everybody = V((1 << shares) - 1) if shares > 1 else None
     return BulkLoad(over, corner, operand.box.name, coordinates, full, everybody, read.span)
+
+
+def _number(b: Builder, digits: Sequence[str], start: Mapping[str, Expr]) -> Expr:
+    """The number that digits make."""
+    total = V(0)
+    for digit in digits:
+        extent = b.plan.axes[digit].extent
+        total = total * (extent.const if len(digits) > 1 else 1) + start[digit]
+    return total

@@ -244,7 +244,8 @@ def _computed_product(b: Builder, work: _Work, count: Expr, step: Expr, released
     tiled = contract_layouts(b, work.found.product)[0]
     with b.aside() as making:
         for operand in work.rows:
-            load_tile(b, operand, slot, tiled.project(operand.read.type.axes))
+            axes = b.graph.by_id[operand.split.value].type.axes
+            load_tile(b, operand, slot, tiled.project(axes))
         made = {o.id for o in made_of(b.graph, work.rows_from.value)}
         for held in work.strips:
             if held.strip.read.id in made:

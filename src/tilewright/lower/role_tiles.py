@@ -15,7 +15,7 @@ from tilewright.poly.expr import Expr
 def load_tile(b: Builder, operand: Operand, slot: Expr, tiled: Tiled) -> Fragment:
     """The tile in a layout, by matrix loads where it lies as they take it.
 
-    The open scope remembers it as the value of the tile's read.
+    The open scope remembers it as what the program makes of the tile's read.
     """
     read, ring = operand.read, operand.ring
     made = b.fragment(read.memory, read.type.dtype, tiled, read.span)
@@ -32,7 +32,7 @@ def load_tile(b: Builder, operand: Operand, slot: Expr, tiled: Tiled) -> Fragmen
             vector.width, vector.axis, matrix=matrix, span=read.span,
         )
     )  # fmt: skip
-    b.scopes[-1].memo[read.id, tiled] = made
+    b.scopes[-1].memo[operand.split.value, tiled] = made
     return made
 
 

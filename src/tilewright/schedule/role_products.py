@@ -16,6 +16,7 @@ from tilewright.graph.ops import Graph
 from tilewright.schedule.boxes import bulk_problem
 from tilewright.schedule.own_terms import masked_by_group
 from tilewright.schedule.ragged import group_gather, unpermuted
+from tilewright.schedule.splits import split_of, split_read
 from tilewright.schedule.tensors import Declared
 
 
@@ -102,8 +103,11 @@ def _in_place(graph: Graph, loop: ops.Iterate, product: ops.Contract) -> bool:
 
 
 def source_of(graph: Graph, number: int) -> ops.ReadOp | None:
-    """The read that a value is, with its axes in another order perhaps, or of a row's group."""
+    """The read that a value is, with its axes in another order or split perhaps, or of a row's
+    group."""
     op = unpermuted(graph, number)
+    if split := split_read(graph, op):
+        return split
     if isinstance(op, ops.Gather) and group_gather(graph, number):
         op = unpermuted(graph, op.value)
     elif masked := masked_by_group(graph, number):
@@ -117,12 +121,14 @@ def _factor(
     """How an operand reaches the instructions, or why the copy engine cannot fetch it."""
     alone = source_of(graph, number)
     made = list(made_of(graph, number))
-    if alone is None and not all(isinstance(op, _COMPUTED) for op in made):
+    plain = (isinstance(op, _COMPUTED) or split_read(graph, op) for op in made)
+    if alone is None and not all(plain):
         return "an operand is neither read nor computed element by element"
     axes = graph.by_id[number].type.axes
     reads = [
         op for op in made
-        if isinstance(op, ops.ReadOp) and (op is alone or set(op.type.axes) == set(axes))
+        if isinstance(op, ops.ReadOp)
+        and (op is alone or set(split_of(graph, op).axes) == set(axes))
     ]  # fmt: skip
     if not reads:
         return "no tile of a tensor is behind an operand"

@@ -19,6 +19,7 @@ from tilewright.schedule.own_terms import OwnTerms, own_terms_of, terms_problem
 from tilewright.schedule.plan import ContractPlan, Roles
 from tilewright.schedule.ragged import Ragged, ragged_of, ragged_problem, unpermuted
 from tilewright.schedule.role_products import Factor, Multiplied, find_product, source_of
+from tilewright.schedule.splits import split_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import MmaAtom, Scope, Source, Target
 
@@ -197,7 +198,7 @@ def _runs_along(case: _Case, factor: Factor, axis: str) -> bool:
     if read is None:
         return False
     last = contiguous_position(case.declared.tensors[read.memory])
-    return last is not None and read.type.axes[last] == axis
+    return last is not None and read.type.axes[last] == split_of(case.graph, read).of(axis)
 
 
 def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | str:
@@ -212,6 +213,10 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
     if any(case.tile(a) != 1 for a in found.product.type.axes if a not in (m, n)):
         return "a batch axis has tiles of several elements"
     reads = (*rows_from.reads, *columns_from.reads)
+    for read in reads:
+        for axis, digits in split_of(case.graph, read).digits.items():
+            if any(case.tile(d) != 1 for d in digits[:-1]):
+                return f"a tile has several of the parts into which {axis} is split"
     step = case.inside.get(k) or case.shape.steps.get(
         k, ROW_BYTES // max(r.type.dtype.bytes for r in reads)
     )

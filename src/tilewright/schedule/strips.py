@@ -5,7 +5,7 @@ They are copied ahead with the operands, so that nobody waits for memory in the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tilewright.graph import ops
@@ -54,7 +54,7 @@ def strips_of(
     for op in loop.body:
         if not isinstance(op, ops.ReadOp) or op.id in operands or loop.axis not in op.type.axes:
             continue
-        if op.memory in written or not _is_plain(graph, op):
+        if op.memory in written or not _is_plain(graph, op.id):
             continue
         if bulk_problem(declared.tensors[op.memory], declared) is None:
             strip = _strip(op, axes, declared)
@@ -62,10 +62,12 @@ def strips_of(
     return tuple(strips)
 
 
-def _is_plain(graph: Graph, read: ops.ReadOp) -> bool:
-    """Whether the tile itself is used, at its own coordinates."""
-    users: Sequence[ops.Op] = [graph.by_id[n] for n in graph.uses.get(read.id, ())]
-    return all(isinstance(u, ops.Elementwise | ops.CastOp | ops.View) for u in users)
+def _is_plain(graph: Graph, number: int) -> bool:
+    """Whether a value is used at its own coordinates, by arithmetic in the end."""
+    users = [graph.by_id[n] for n in graph.uses.get(number, ())]
+    views = [u for u in users if isinstance(u, ops.View)]
+    direct = [u for u in users if isinstance(u, ops.Elementwise | ops.CastOp)]
+    return len(views) + len(direct) == len(users) and all(_is_plain(graph, v.id) for v in views)
 
 
 def _strip(read: ops.ReadOp, axes: Mapping[str, AxisPlan], declared: Declared) -> Strip | None:
