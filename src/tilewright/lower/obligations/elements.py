@@ -14,7 +14,7 @@ the ways from a store to one statement a few are followed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, TileRef, WarpgroupMma
@@ -38,7 +38,7 @@ from tilewright.lower.obligations.bulk_boxes import (
     tile_access,
 )
 from tilewright.lower.obligations.bulk_elements import in_no_turn
-from tilewright.lower.obligations.bulk_turns import apart, sent, turns
+from tilewright.lower.obligations.bulk_turns import Turns, apart, sent, turns
 from tilewright.lower.obligations.bulk_unwritten import loaded_in_turn, untraced
 from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.fragments import Atom
@@ -46,7 +46,7 @@ from tilewright.lower.obligations.holdings import added, sources, vector, writte
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.lower.obligations.tracing import Wanted, either_lane, fault_at
 from tilewright.lower.obligations.unwritten import written_in_turn
-from tilewright.lower.obligations.writers import writers, writes_to
+from tilewright.lower.obligations.writers import Write, writers, writes_to
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
@@ -63,6 +63,7 @@ from tilewright.target.model import MmaAtom, Source
 Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
 GROUP = "warps of the atom"
 _MOST_WAYS = 2  # from one store, or one load of shared memory, to one statement
+Correspondence = Callable[[Program, Site, Site], Turns | str]
 Definition = Load | Assign | Reduce | Mma | WarpgroupMma
 
 
@@ -302,12 +303,28 @@ class _Walk:
             return reason
         if others and len(others) < len(writes):
             return Unknown(f"{name} is filled by the role that reads it and by another one")
-        for site in remote or others:
-            link = (sent if remote else turns)(self.program, read, site)
+        if remote:
+            # That all is stored that is read is proved by itself.
+            return self.from_others(wanted, read, remote, sent, "")
+        if not others:
+            return self.from_own(wanted, read, name)
+        words = "the turns of the roles do not correspond: "
+        fault = self.from_others(wanted, read, others, turns, words)
+        reads = self.reads(read, name)
+        if fault is None and not all(loaded_in_turn(self.program, self.found, a) for a in reads):
+            what = read, name
+            return in_no_turn(self.program, self.axes, wanted, what, others, self.suffix())
+        return fault
+
+    def from_others(
+        self, wanted: Wanted, read: Site, writes: Sequence[Site], turn_of: Correspondence,
+        words: str,
+    ) -> Result | None:  # fmt: skip
+        """What other roles or blocks write in the same turn."""
+        for site in writes:
+            link = turn_of(self.program, read, site)
             if isinstance(link, str):
-                return Unknown(
-                    link if remote else f"the turns of the roles do not correspond: {link}"
-                )
+                return Unknown(words + link)
             index, exprs, over = written(self.program.kernel, site)
             if not index or not self.enter(site):
                 continue
@@ -316,41 +333,47 @@ class _Walk:
             ):
                 if (fault := self.source(there, site)) is not None:
                     return fault
-        if remote:
-            return None  # that all is stored that is read is proved by itself
-        if others:
-            own = self.reads(read, name)
-            if all(loaded_in_turn(self.program, self.found, a) for a in own):
-                return None
-            what = read, name
-            return in_no_turn(self.program, self.axes, wanted, what, others, self.suffix())
+        return None
+
+    def from_own(self, wanted: Wanted, read: Site, name: str) -> Result | None:
+        """What the reader's role itself has written."""
         found = list(writers(self.program.sites, read, name))
-        plain = self.roles and found and all(w.loop is None for w in found)
-        if plain and not self.in_turn(read, name):
-            return Unknown(f"{name} is read in a turn that does not write it")
+        if self.roles and all(w.loop is None for w in found):
+            found = found or self.newest(read, name)
+            if not found:
+                return Unknown(f"which write of {name} is read is not plain")
+            if not self.in_turn(read, found):
+                return Unknown(f"{name} is read in a turn that does not write it")
         for write in found:
             index, exprs, over = written(self.program.kernel, write.site)
             if not index or not self.enter(write.site):
                 continue
             there = wanted.at(
-                self.program,
-                write.site,
-                over,
-                index,
-                exprs,
-                turn=write.turn,
-                same_thread=False,
+                self.program, write.site, over, index, exprs, turn=write.turn, same_thread=False,
                 suffix=self.suffix(),
-            )
+            )  # fmt: skip
             there = there.under(*write.last(wanted.now, there.now))
             if (fault := self.source(there, write.site)) is not None:
                 return fault
         return None
 
-    def in_turn(self, read: Site, name: str) -> bool:
-        """Whether all that is read was written in the same turn."""
-        own = self.reads(read, name)
-        return all(written_in_turn(self.program, a, self.found) for a in own)
+    def newest(self, read: Site, name: str) -> list[Write]:
+        """The last write before a read, in the loops around it: the one that is read if it writes
+        all of that."""
+        before = [
+            s for s in self.program.sites
+            if writes_to(s, name) and s.frame.path < read.frame.path
+        ]  # fmt: skip
+        around = read.frame.loops
+        last = before[-1:]
+        return [Write(s) for s in last if all(x in around for x in s.frame.loops)]
+
+    def in_turn(self, read: Site, writes: Sequence[Write]) -> bool:
+        """Whether all that is read was written in the same turn by one of these."""
+        sites = [w.site for w in writes]
+        own = [a for a in self.found if not a.writes or any(a.site is s for s in sites)]
+        (name,) = {a.ref.name for a in own if a.writes}
+        return all(written_in_turn(self.program, a, own) for a in self.reads(read, name))
 
     def reads(self, site: Site, name: str) -> list[Access]:
         return [a for a in self.found if a.site is site and a.ref.name == name and not a.writes]
