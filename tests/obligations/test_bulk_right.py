@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bulk_kernels import (
@@ -21,7 +23,12 @@ from bulk_kernels import (
 
 import tilewright as tw
 from tilewright.driver.axes import named_axes
+from tilewright.driver.compile import compile_program
 from tilewright.driver.kernel import TileKernel
+from tilewright.driver.specialisation import Specialisation
+from tilewright.kernel.async_ops import BulkLoad, BulkStore
+from tilewright.kernel.ops import walk
+from tilewright.lower.obligations.report import relations
 from tilewright.poly.expr import Expr
 from tilewright.poly.results import Assumed, Kind, Proved
 from tilewright.target.nvidia import SM_90A
@@ -132,3 +139,60 @@ def test_lowered_products(program: TileKernel, sizes: dict[str, int]) -> None:
     # Boxes that begin near 2**31 may end past it: sizes are bounded by a contract.
     allowed = {Kind.INDEX_WIDTH: Proved | Assumed}
     assert all(isinstance(o.result, allowed.get(o.kind, Proved)) for o in found), found
+
+
+@tw.kernel(
+    [
+        tw.WorkgroupConstraint(M, 128, 0),
+        tw.WorkgroupConstraint(N, 128, 1),
+        tw.TilingConstraint(K, 64),
+    ]
+)
+def two_outputs(
+    a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+    b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+    c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    d: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    rows: tw.Memory[M, tw.GLOBAL, tw.f32],
+):
+    @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+    def total(acc):
+        return tw.mma(tw.read(a), tw.read(b), acc)
+
+    tw.write(tw.cast(total, tw.bf16), c)
+    tw.write(tw.cast(tw.maximum(total, 0.0) * tw.read(rows), tw.bf16), d)
+
+
+def test_outputs_that_share_their_panels() -> None:
+    """Both outputs go through one buffer: each element is traced to the panel written last."""
+    compiled = two_outputs.compile("sm_90a", {"M": 500, "N": 520, "K": 200})
+    kernel = compiled.compilation.kernel
+    stores = [s for s in walk(kernel.body) if isinstance(s, BulkStore)]
+    assert len({s.src.name for s in stores}) == 1
+    found = related(kernel, named_axes(compiled.compilation.graph))
+    assert all(isinstance(o.result, Proved) for o in found), found
+    traced = {o.subject for o in found if o.kind is Kind.ELEMENT}
+    assert traced == {"c", "d"}
+
+
+FEW = replace(SM_90A, multiprocessors=4)  # so that blocks of a small problem have several turns
+
+
+@pytest.mark.parametrize(
+    "hardware", [{"pingpong": True}, {"cluster": 2}, {"pingpong": True, "cluster": 2}], ids=str
+)
+def test_warpgroups_that_take_turns_and_blocks_that_share_operands(
+    hardware: dict[str, Any],
+) -> None:
+    """Each consumer has every other tile; a block loads for its neighbour as well."""
+    constraints = [
+        tw.WorkgroupConstraint(M, 64, 0), tw.WorkgroupConstraint(N, 128, 1),
+        tw.TilingConstraint(K, 64), tw.HardwareConstraint(stages=2, **hardware),
+    ]  # fmt: skip
+    program = tw.kernel(constraints)(rows_by_columns.program.function).program
+    compiled = compile_program(program, Specialisation(FEW, {"M": 256, "N": 504, "K": 328}))
+    loads = [s for s in walk(compiled.kernel.body) if isinstance(s, BulkLoad)]
+    assert any(s.multicast is not None for s in loads) is ("cluster" in hardware)
+    found = relations(compiled.kernel, FEW, named_axes(compiled.graph))
+    assert {o.kind for o in found} == set(RELATIONS)
+    assert all(isinstance(o.result, Proved) for o in found), found
