@@ -137,7 +137,8 @@ class Barriers:
         for arrival in missing:
             if arrival.visits:  # the end of the phase does not say that it is done
                 unit = self.state.units[arrival.mark.unit]
-                again = replace(arrival.mark, number=self._mark(unit).number)
+                again = replace(arrival.mark)
+                again.renumber(self._mark(unit).number)
                 unit.learn(again.lanes, again.bit)
                 self._visit(again, phase.block)
         return True

@@ -63,17 +63,11 @@ class Repeats:
         self.stable = stable
         self.jumped: dict[str, set[int]] = {}
         self._seen: dict[object, list[_Counters]] = {}
-        self._rough: dict[object, int] = {}
         self._begun: dict[LoopStep, int] = {}  # the turn in which a loop was seen last
 
     def after_round(self, run: Run) -> None:
         if not self._due(run.state):
             return
-        rough = self._rough_signature(run.state)
-        count = self._rough.get(rough, 0)
-        self._rough[rough] = count + 1
-        if not count and not self.stable:
-            return  # signatures take time: only of states that look alike
         _forget(run.state)
         signature = self._signature(run.state)
         now = _counters(run.state)
@@ -84,7 +78,10 @@ class Repeats:
         self._seen.setdefault(signature, []).append(now)
 
     def _due(self, state: State) -> bool:
-        """Whether a loop that might leave turns out has begun a turn, the first of a period."""
+        """Whether a loop that might leave turns out has begun a turn, the first of a period.
+
+        Signatures take time; where all bounds are numbers, one in a period is enough.
+        """
         due = False
         met: set[LoopStep] = set()
         for unit in state.units:
@@ -111,10 +108,6 @@ class Repeats:
             return 0
         period = self.periods.of.get(frame.loop.var)
         return frame.value if period is None else frame.value % period
-
-    def _rough_signature(self, state: State) -> object:
-        phases = tuple([(p.ended % 2, p.pending) for p in state.phases.values()])
-        return (*[self._place(u) for u in state.units], phases)
 
     def _signature(self, state: State) -> object:
         units = [
@@ -286,10 +279,10 @@ def _forget(state: State) -> None:
         event.given = move(event.given)
     _renumber(state, move)
     for new, (_, event) in enumerate(live):
-        event.number = new
+        event.renumber(new)
     state.count = len(live)
     for log in state.logs.values():
-        log.keep(log.events)
+        log.again()
 
 
 def _drop_known(state: State) -> None:

@@ -82,10 +82,10 @@ class Event:
     writes: bool = False
     fence: Event | None = None
     given: int = 0  # what was over before a matrix instruction began, in any of its warps
+    bit: int = 0
 
-    @property
-    def bit(self) -> int:
-        return 1 << self.number
+    def renumber(self, number: int) -> None:
+        self.number, self.bit = number, 1 << number
 
 
 @dataclass(eq=False, slots=True)
@@ -106,7 +106,19 @@ class Log:
             self.plain |= event.bit
 
     def keep(self, events: list[Event]) -> None:
-        self.events, self.bits, self.threads, self.plain = [], 0, 0, 0
+        """Only these of the events are left."""
+        dropped = self.bits
+        for event in events:
+            dropped &= ~event.bit
+        self.events = events
+        self.bits &= ~dropped
+        self.threads &= ~dropped
+        self.plain &= ~dropped
+
+    def again(self) -> None:
+        """The events have new numbers."""
+        events, self.events = self.events, []
+        self.bits = self.threads = self.plain = 0
         for event in events:
             self.add(event)
 
@@ -322,7 +334,7 @@ class State:
     count: int = 0  # bits given out
 
     def event(self, does: Does, unit: int = -1) -> Event:
-        made = Event(does, self.count, unit)
+        made = Event(does, self.count, unit, bit=1 << self.count)
         self.count += 1
         return made
 
