@@ -58,7 +58,6 @@ from tilewright.lang.functions import (
     extent,
     floor,
     gather,
-    group_of,
     iterate,
     log,
     log2,
@@ -67,7 +66,6 @@ from tilewright.lang.functions import (
     min,
     minimum,
     mma,
-    per_group,
     permute,
     prod,
     read,
@@ -83,6 +81,7 @@ from tilewright.lang.functions import (
     tanh,
     write,
 )  # fmt: skip
+from tilewright.lang.groups import group_of, per_group
 from tilewright.lang.symbols import sym
 from tilewright.lang.types import Memory, Register
 from tilewright.schedule.schedule import Schedule
