@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grouped_programs import ROWS, Case, E, Form, K, N, T, grouped
+from grouped_programs import ROWS, Case, E, Form, G, K, N, T, grouped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +123,36 @@ def test_the_same_program_without_roles(target: str, specialize: bool | None) ->
     assert case.right
 
 
+@pytest.mark.parametrize("matrices", [3, 5, 2])
+def test_ends_over_an_axis_of_their_own(matrices: int) -> None:
+    """Fewer matrices than groups: the rows of the last group have none, and are zero."""
+    counts = (60, 40, 50)
+    case = Case.of(Form(), counts, 64, 64)
+    x, w, ends, _, _, y = case.arrays
+
+    def moe(x, w, ends, y):
+        group = tw.group_of(T, ends)
+
+        @tw.iterate(K, init_args=[tw.Register[T, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(x), tw.gather(w, E, group), acc)
+
+        tw.write(tw.cast(total, tw.bf16), y)
+
+    own = grouped(Form()).program
+    moe.__annotations__ = {n: own.arguments[n] for n in ("x", "w", "y")} | {
+        "ends": tw.Memory[G, tw.GLOBAL, tw.i32]
+    }
+    more = np.concatenate([w, w])[:matrices]
+    sizes = {"T": 150, "E": matrices, "G": 3, "N": 64, "K": 64}
+    kernel = tw.kernel(own.constraints)(moe).compile("sm_90a", bindings={**sizes, **TILE})
+    assert kernel.compilation.plan.ragged is not None
+    kernel(x, more, ends, y)
+    exact = case.wanted.astype(np.float32)
+    exact[sum(counts[:matrices]) :] = 0
+    assert np.array_equal(y.astype(np.float32), exact)
+
+
 def test_wide_ends_do_without_roles() -> None:
     form = Form(index=tw.i64)
     kernel = compiled(form, (20, 12), 32, 32, ROWS=16, COLUMNS=16, STEP=16)
@@ -139,7 +169,7 @@ def test_wide_ends_do_without_roles() -> None:
        st.sampled_from([64, 128, 192]))  # fmt: skip
 @settings(max_examples=200)
 def test_there_are_slots_for_every_tile(counts: list[int], rest: int, tile: int) -> None:
-    ragged = Ragged("T", "E", "ends", 0, 0)
+    ragged = Ragged("T", "E", "G", "ends", 0, 0)
     tiles = sum(-(-count // tile) for count in (*counts, rest))
     slots = ragged.slots(Expr.of(sum(counts) + rest), Expr.of(len(counts)), tile)
     assert tiles <= slots.const

@@ -86,7 +86,7 @@ class _Search:
 
     @staticmethod
     def of(b: Builder, ragged: Ragged) -> _Search:
-        count = b.plan.axes[ragged.groups].extent
+        count = b.plan.axes[ragged.counted].extent
         lanes = b.plan.warp_size
         share = -(-count.const // lanes)
         found: dict[str, RegRef] = {}

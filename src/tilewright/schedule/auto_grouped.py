@@ -39,7 +39,7 @@ def choose_grouped(
     if ragged is None or len(op.contracted) != 1 or len(op.type.axes) != 2:
         return None
     (columns,) = (a for a in op.type.axes if a != ragged.axis)
-    product = _Product(ragged.axis, columns, op.contracted[0], ragged.groups)
+    product = _Product(ragged.axis, columns, op.contracted[0], ragged.counted)
     step = ROW_BYTES // graph.by_id[op.lhs].type.dtype.bytes
     suitable: list[tuple[int, int]] = []
     for tile in _tiles(graph, product):

@@ -199,7 +199,7 @@ def _slots(plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph:
     """As many tiles of rows as groups can need, the slowest counter: those that the data has come
     first, and one group's follow one another."""
     tile = axes[ragged.axis].tile
-    count = ragged.slots(graph.axes[ragged.axis], graph.axes[ragged.groups], tile)
+    count = ragged.slots(graph.axes[ragged.axis], graph.axes[ragged.counted], tile)
     rest = tuple(leaf for leaf in plain.order if leaf != ragged.axis)
     return replace(plain, extents={**plain.extents, ragged.axis: count}, order=(ragged.axis, *rest))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.base.dtypes import i32
+from tilewright.base.dtypes import i32, i64
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph, Op
 from tilewright.poly.expr import Expr
@@ -27,11 +27,12 @@ MOST_GROUPS = 1024  # a lane holds so many by LANES of them in registers
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """`axis` is cut at `ends`, a memory over `groups`; `group` is each row's number, `matrix` the
-    gather by it."""
+    """`axis` is cut at `ends`, a memory over `counted`; `group` is each row's number, `matrix` the
+    gather by it along `groups`."""
 
     axis: str
     groups: str
+    counted: str
     ends: str
     group: int
     matrix: int
@@ -60,10 +61,9 @@ def group_gather(graph: Graph, number: int) -> Ragged | None:
     if ends is None or not isinstance(source, ops.ReadOp):
         return None
     (axis,) = graph.by_id[op.index].type.axes
-    groups = ends.type.axes[0]
-    if op.axis != groups or axis in source.type.axes:
+    if axis in source.type.axes:
         return None
-    return Ragged(axis, groups, ends.memory, op.index, op.id)
+    return Ragged(axis, op.axis, ends.type.axes[0], ends.memory, op.index, op.id)
 
 
 def unpermuted(graph: Graph, number: int) -> Op:
@@ -79,6 +79,8 @@ def counted_ends(graph: Graph, number: int) -> ops.ReadOp | None:
     total = graph.by_id[number]
     if not (isinstance(total, ops.ReduceOp) and total.name == "add" and total.init is None):
         return None
+    if total.type.dtype not in (i32, i64):
+        return None  # another type may not count so far
     term = graph.by_id[total.value]
     past = graph.by_id[term.value] if isinstance(term, ops.CastOp) else term
     if len(total.type.axes) != 1 or not isinstance(past, ops.Elementwise):
@@ -92,14 +94,15 @@ def counted_ends(graph: Graph, number: int) -> ops.ReadOp | None:
     if not (isinstance(ends, ops.ReadOp) and isinstance(row, ops.Index)):
         return None
     fits = ends.type.axes == (total.axis,) and row.type.axes == total.type.axes
-    return ends if fits and not graph.memory(ends.memory).allocated else None
+    changes = any(isinstance(o, ops.WriteOp) and o.memory == ends.memory for o in ops.walk(graph.body))
+    return ends if fits and not changes and not graph.memory(ends.memory).allocated else None
 
 
 def ragged_problem(graph: Graph, ragged: Ragged) -> str | None:
     """Why the groups' rows cannot be found by the kernel that multiplies; None where they can."""
-    count = graph.axes[ragged.groups]
+    count = graph.axes[ragged.counted]
     if not count.is_const:
-        return f"the number of groups, {ragged.groups}, is not known"
+        return f"the number of groups, {ragged.counted}, is not known"
     if graph.memory(ragged.ends).type.dtype != i32:
         return f"{ragged.ends} is not i32"
     if count.const > MOST_GROUPS:
@@ -109,13 +112,13 @@ def ragged_problem(graph: Graph, ragged: Ragged) -> str | None:
         moved = isinstance(op, ops.ReadOp | ops.View)
         if op.id in counting or (moved and _only_gathered(graph, op.id, ragged.groups)):
             continue
-        if ragged.groups in op.type.axes:
-            return f"a value runs over all of {ragged.groups}"
+        if both := {ragged.groups, ragged.counted} & {*op.type.axes}:
+            return f"a value runs over all of {min(both)}"
         if isinstance(op, ops.WriteOp) and ragged.axis not in op.type.axes:
             return f"{op.memory} has no rows of {ragged.axis}"
-        if isinstance(op, ops.ReduceOp | ops.Scan) and op.axis in (ragged.axis, ragged.groups):
+        if isinstance(op, ops.ReduceOp | ops.Scan) and op.axis == ragged.axis:
             return f"a value is combined along {op.axis}"
-        if isinstance(op, ops.Iterate) and op.axis in (ragged.axis, ragged.groups):
+        if isinstance(op, ops.Iterate) and op.axis == ragged.axis:
             return f"a loop runs along {op.axis}"
     return None
 
