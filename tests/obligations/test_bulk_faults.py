@@ -180,6 +180,11 @@ FAULTS: dict[str, tuple[Kernel, Kind, str, tuple[int, ...]]] = {
             ReducedAxis("k", V(512), V("kq") * 256 + V("kk") * 16),))),
         Kind.REDUCTION, "k = 0 is counted more than once into d[0]", (0, 0, 1, 0, 0, 0, 0, 0, 0),
     ),
+    "terms shared by the roles": (
+        multiply(lambda s: replace(s, over=(("kk", 2),), reduces=(
+            ReducedAxis("k", V(512), STEP * 64 + V("kk") * 32 + V("role") * 16 - 16),))),
+        Kind.REDUCTION, "the partial results of d at different role are never combined", (),
+    ),
     "terms left out": (
         multiply(lambda s: replace(s, over=(("kk", 3),))),
         Kind.REDUCTION, "k = 48 to 511 is never counted into d", (0, 0, 1, 0, 0, 0, 0, 0, 48),

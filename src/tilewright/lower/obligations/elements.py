@@ -7,9 +7,9 @@ Where it meets a load or copy from a tensor with the same axis, the loaded coord
 the named one, and the load's guard must not hide it.
 
 Covered are buffers that are filled in the same turn, rings (see `writers`), boxes that another
-role loads (see `bulk_turns`), and lane steps by `lane_xor`. What comes from other lanes in
-another way, from data (gathers) or from a later turn ends the walk: there nothing is claimed. Of
-the ways from a store to one statement a few are followed.
+role loads (see `bulk_turns`), what other blocks of a cluster store, and lane steps by `lane_xor`.
+What comes from other lanes in another way, from data (gathers) or from a later turn ends the
+walk: there nothing is claimed. Of the ways from a store to one statement a few are followed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _Walk:
         return self.buffer(wanted, site, store.src.name) or self.traced()
 
     def traced(self) -> Proved:
-        return Proved(f"{self.loads} loads hold the elements that are stored")
+        followed = ", on the ways that were followed" if self.cut else ""
+        return Proved(f"{self.loads} loads hold the elements that are stored{followed}")
 
     def suffix(self) -> str:
         self.steps += 1
