@@ -94,8 +94,9 @@ def counted_ends(graph: Graph, number: int) -> ops.ReadOp | None:
     if not (isinstance(ends, ops.ReadOp) and isinstance(row, ops.Index)):
         return None
     fits = ends.type.axes == (total.axis,) and row.type.axes == total.type.axes
-    changes = any(isinstance(o, ops.WriteOp) and o.memory == ends.memory for o in ops.walk(graph.body))
-    return ends if fits and not changes and not graph.memory(ends.memory).allocated else None
+    memory = graph.memory(ends.memory)
+    written = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
+    return ends if fits and not memory.allocated and memory.name not in written else None
 
 
 def ragged_problem(graph: Graph, ragged: Ragged) -> str | None:
