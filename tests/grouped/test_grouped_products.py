@@ -153,6 +153,16 @@ def test_ends_over_an_axis_of_their_own(matrices: int) -> None:
     assert np.array_equal(y.astype(np.float32), exact)
 
 
+def test_tiles_are_chosen_where_none_are_given() -> None:
+    form, counts = Form(bias=True), (100, 0, 150, 50)
+    kernel = tw.kernel()(grouped(form).program.function)
+    compiled = kernel.compile("sm_90a", bindings={"T": 300, "E": 4, "N": 256, "K": 128})
+    assert compiled.compilation.plan.ragged is not None
+    case = Case.of(form, counts, 256, 128)
+    compiled(*case.arrays)
+    assert case.right
+
+
 def test_wide_ends_do_without_roles() -> None:
     form = Form(index=tw.i64)
     kernel = compiled(form, (20, 12), 32, 32, ROWS=16, COLUMNS=16, STEP=16)

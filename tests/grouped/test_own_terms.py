@@ -62,6 +62,16 @@ def test_the_number_of_rows_may_stay_open() -> None:
         assert case.right
 
 
+def test_tiles_are_chosen_where_none_are_given() -> None:
+    kernel = tw.kernel()(of_terms().program.function)
+    sizes = {"T": sum(UNEVEN), "E": 4, "G": 4, "M": 128, "N": 128}
+    compiled = kernel.compile("sm_90a", bindings=sizes)
+    assert compiled.compilation.plan.own_terms is not None
+    case = terms_case(UNEVEN, 128, 128)
+    compiled(*case.arrays)
+    assert case.right
+
+
 def test_two_warpgroups_and_edges() -> None:
     runs(UNEVEN, 136, 72, ROWS=128)
 
