@@ -113,7 +113,8 @@ class Repeats:
         units = [
             (
                 self._place(u), u.know, tuple(sorted(u.parts.items())),
-                tuple([e.number for e in u.dirty]), tuple([e.number for e in u.unfenced]),
+                tuple([_apart(e) for e in (*u.dirty, *u.copies.all())]),
+                tuple([e.number for e in u.unfenced]),
                 tuple(sorted(u.touched.items())),
                 tuple(sorted((lane, _groups(g)) for lane, g in u.stores.items())),
                 _groups(u.copies),
@@ -252,9 +253,16 @@ def _groups(groups: Groups) -> tuple[object, ...]:
     )
 
 
+def _apart(e: Event) -> tuple[object, ...]:
+    """An access that the lanes of its own warp have still to be told apart in."""
+    return (e.number, tuple([p.lanes for p in e.prints]))
+
+
 def _event(e: Event) -> tuple[object, ...]:
-    touched = tuple([(p.arena, p.bits) for p in e.prints])
-    return (e.number, e.does, e.unit, e.lanes, id(e.step), touched, _number(e.fence), e.given)
+    touched = tuple([(p.arena, p.bits, p.exact) for p in e.prints])
+    held = tuple([(h.fragment, h.bits, h.written) for h in e.held])
+    return (e.number, e.does, e.unit, e.lanes, id(e.step), touched, held, _number(e.fence),
+            e.given)  # fmt: skip
 
 
 def _phase(p: Phase) -> tuple[object, ...]:

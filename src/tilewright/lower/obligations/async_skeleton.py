@@ -189,7 +189,8 @@ class _Builder:
 
     def _row(self, c: Constraint) -> Constraint:
         """A constraint; one that only a launch and the block decide is one variable, 0 or 1."""
-        names = c.expr.substitute(self.alias).variables() if self.alias else c.expr.variables()
+        c = c.substitute(self.alias) if self.alias else c
+        names = c.expr.variables()
         if names & self._symbols and names <= self._launch and names & self._digits:
             name = f"whether {c}"
             self.sizes[name] = Size(None, 1)

@@ -85,12 +85,11 @@ _ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
     Kind.PHASE: (
         BarrierError,
         "in each phase the arrivals and bytes that it takes, and waits for the phase they mean",
-        "count the threads that arrive, and the bytes of the boxes; let the parity follow the turns",
+        "count the threads that arrive and the bytes of the boxes; let the parity follow the turns",
     ),
     Kind.RELEASE: (
         RaceError,
-        "shared memory touched only before the copy or the instruction starts, or after the wait "
-        "that covers it",
+        "shared memory left alone from the start of the copy or instruction to the wait for it",
         "wait for the phase, the group or the barrier that orders the two",
     ),
     Kind.PROXY: (
@@ -100,8 +99,7 @@ _ERRORS: dict[Kind, tuple[type[TilewrightError], str, str]] = {
     ),
     Kind.FLIGHT: (
         RaceError,
-        "a WarpgroupFence before the instruction, and its registers left alone until a "
-        "WarpgroupWait covers it",
+        "a WarpgroupFence before the instruction, its registers left alone until the wait for it",
         "wait for the instruction first, or use other registers",
     ),
     Kind.DRAIN: (
@@ -212,7 +210,7 @@ def report(obligations: Sequence[Obligation]) -> str:
 
 
 def _note(obligation: Obligation) -> str:
-    shown = (Kind.COVERAGE, Kind.REDUCTION)
+    shown = (Kind.COVERAGE, Kind.REDUCTION, Kind.PHASE)
     result = obligation.result
     if obligation.kind not in shown or not isinstance(result, Proved):
         return ""
