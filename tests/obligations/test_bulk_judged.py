@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "driver"))
 from async_kernels import CASES, Case, product
 from mutations import Mutation, mutations
 
-SAMPLE = 16
+SAMPLE = 10
 Index = tuple[Expr, ...]
 
 
