@@ -3,7 +3,8 @@
 Every statement has an unrolled domain `over`: the statement stands for one instance per value
 of those digits, all of them in registers of one thread. Loops are serial. Indices are affine in
 digits (see `poly.expr`); hardware counters are decoded to digits by `Decode`, once, at the top
-of the scope that uses them; `DataIndex` makes an integer in a register one. Data is immutable; a pass builds a new `Kernel`.
+of the scope that uses them, and `DataIndex` makes a variable of an integer in a register. Data is
+immutable; a pass builds a new `Kernel`.
 
 Built-in counters, sources of `Decode`: ``block`` (0 <= block < product of `Kernel.grid`),
 ``thread``, ``warp`` and ``lane`` with ``thread = warp * warp_size + lane``.
