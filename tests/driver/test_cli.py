@@ -218,3 +218,10 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         main(["compile", GEMM])
     assert stopped.value.code == 2
     assert "invalid choice: 'compile'" in capsys.readouterr().err
+
+
+def test_a_product_without_constraints_runs_with_roles(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--target", "sm_90a", "--size", "M=128", "--size", "N=96", "--size", "K=72")
+    place = str(EXAMPLES / "product.py")
+    assert "c: right" in printed(capsys, "run", place, *sizes)
+    assert "wgmma.mma_async" in printed(capsys, "source", place, *sizes)
