@@ -15,7 +15,9 @@ T, E, N, K, B, M, G = (
 )  # fmt: skip
 ROWS, COLUMNS, STEP = tw.sym.ROWS, tw.sym.COLUMNS, tw.sym.STEP
 BF16 = ml_dtypes.bfloat16
-ARRAYS = {tw.bf16: BF16, tw.f16: np.float16, tw.f32: np.float32}
+ARRAYS = {
+    tw.bf16: BF16, tw.f16: np.float16, tw.f32: np.float32, tw.f8e4m3: ml_dtypes.float8_e4m3fn,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Form:
     bias: bool = False  # of each group's columns
     scale: bool = False  # of each row
     index: tw.DType = tw.i32
+    dtype: tw.DType = tw.bf16
     specialize: bool | None = None
 
 
@@ -48,8 +51,8 @@ def grouped(form: Form) -> tw.TileKernel:
         tw.write(total if form.out is tw.f32 else tw.cast(total, form.out), y)
 
     moe.__annotations__ = {
-        "x": tw.Memory[T, K, tw.GLOBAL, tw.bf16],
-        "w": tw.Memory[(*axes, tw.GLOBAL, tw.bf16)],
+        "x": tw.Memory[T, K, tw.GLOBAL, form.dtype],
+        "w": tw.Memory[(*axes, tw.GLOBAL, form.dtype)],
         "ends": tw.Memory[E, tw.GLOBAL, form.index],
         "bias": tw.Memory[E, N, tw.GLOBAL, tw.f32],
         "scale": tw.Memory[T, tw.GLOBAL, tw.f32],
@@ -89,8 +92,9 @@ class Case:
         stored = w if form.order == "NK" else w.swapaxes(1, 2)
         y = np.full((rows, n), np.nan, ARRAYS[form.out])
         index = {tw.i32: np.int32, tw.i64: np.int64}[form.index]
+        held = ARRAYS[form.dtype]
         arrays = (
-            x.astype(BF16), np.ascontiguousarray(stored).astype(BF16), ends.astype(index), bias,
+            x.astype(held), np.ascontiguousarray(stored).astype(held), ends.astype(index), bias,
             scale, y,
         )  # fmt: skip
         return Case(arrays, wanted.astype(ARRAYS[form.out]))

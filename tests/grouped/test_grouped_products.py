@@ -64,6 +64,11 @@ def test_forms(form: Form) -> None:
     runs(form, UNEVEN, n=128, COLUMNS=128)
 
 
+@pytest.mark.parametrize("dtype", [tw.f16, tw.f8e4m3], ids=str)
+def test_other_element_types(dtype: tw.DType) -> None:
+    runs(Form(dtype=dtype), UNEVEN, k=256, STEP=128)
+
+
 def test_rows_of_no_group_are_zero() -> None:
     runs(Form(), (100, 60), rest=200)
 
