@@ -151,6 +151,10 @@ FAULTS: dict[str, tuple[Kernel, Kind, str, tuple[int, ...]]] = {
         ),
         (0, 0, 4),
     ),
+    "a box in another order than its buffer": (
+        replace(RIGHT, maps=(*RIGHT.maps[:2], replace(RIGHT.maps[2], swizzle=64))),
+        Kind.ALIGNMENT, "sc has a swizzle of 128 bytes, box_c one of 64", (),
+    ),
     "rows that are no pieces of 16 bytes": (
         sized(RIGHT, SMALL, k=500), Kind.ALIGNMENT,
         "the stride 500 of a is no multiple of 16 bytes", (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.kernel.async_ops import TensorMap, WarpgroupMma
+from tilewright.kernel.async_ops import BulkLoad, BulkStore, TensorMap, WarpgroupMma
 from tilewright.kernel.operands import swizzle_bytes
 from tilewright.kernel.ops import Shared, Tensor
 from tilewright.kernel.ranges import divisor
@@ -81,7 +81,14 @@ def bulk_alignment(program: Program, found: Sequence[Access]) -> Iterator[Obliga
 
 
 def _aligned(program: Program, access: Access, buffer: Shared) -> Result:
-    swizzle, size = swizzle_bytes(buffer) or 0, buffer.dtype.bytes
+    swizzle, size = swizzle_bytes(buffer), buffer.dtype.bytes
+    statement = access.site.statement
+    if isinstance(statement, BulkLoad | BulkStore):
+        declared = program.kernel.tensor_map(statement.map)
+        if declared is not None and declared.swizzle != swizzle:
+            kind = "another swizzle" if swizzle is None else f"a swizzle of {swizzle} bytes"
+            return Refuted(f"{buffer.name} has {kind}, {declared.name} one of {declared.swizzle}")
+    swizzle = swizzle or 0
     unit = 8 * swizzle or _PLAIN
     if buffer.offset % unit:
         text = f"{buffer.name} begins at byte {buffer.offset}, no multiple of {unit}"
@@ -90,7 +97,7 @@ def _aligned(program: Program, access: Access, buffer: Shared) -> Result:
         index * stride * size
         for index, stride in zip(access.ref.index, buffer.strides, strict=True)
     ]
-    if isinstance(access.site.statement, WarpgroupMma):
+    if isinstance(statement, WarpgroupMma):
         # Along its rows an operand goes on within the swizzle pattern, piece by piece.
         questions = [(places[-1], _PIECE), (sum(places[:-1], Expr.of(0)), unit)]
     else:
