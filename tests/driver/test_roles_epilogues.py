@@ -33,6 +33,28 @@ def test_a_scale_of_each_tensor(operand: tw.DType) -> None:
     assert (c == (wide(a) @ wide(b).T / 8).astype(c.dtype)).all()
 
 
+def test_a_scale_in_a_tensor_of_one_element() -> None:
+    one = tw.sym.ONE
+
+    @tw.kernel(tiles(64, 64, 128))
+    def scaled(
+        a: tw.Memory[M, K, G, tw.f8e4m3],
+        b: tw.Memory[N, K, G, tw.f8e4m3],
+        s: tw.Memory[one, G, tw.f32],
+        c: tw.Memory[M, N, G, tw.f32],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        tw.write(total * tw.sum(tw.read(s), dim=one), c)
+
+    m, n, k = 64, 64, 128
+    a, b, c = whole((m, k), tw.f8e4m3, 1), whole((n, k), tw.f8e4m3, 2), poison((m, n), tw.f32)
+    with_roles(scaled, M=m, N=n, K=k, ONE=1)(a, b, np.array([0.5], np.float32), c)
+    assert (c == wide(a) @ wide(b).T / 2).all()
+
+
 def test_scales_of_rows_and_columns_of_whole_numbers() -> None:
     @tw.kernel(tiles(128, 128, 128))
     def scaled(

@@ -83,6 +83,33 @@ def test_a_computed_column_operand_gives_the_rows() -> None:
     assert_close(c, wide(a) @ wide(w).T, 2**-8)
 
 
+@pytest.mark.parametrize("terms", [192, 200])
+def test_an_operand_that_is_not_zero_past_the_end(terms: int) -> None:
+    """The copy engine fills with zeros, of which the exponential makes ones: they count nothing."""
+
+    @tw.kernel(tiles(64, 64, 64))
+    def product(
+        a: tw.Memory[M, K, G, tw.bf16],
+        s: tw.Memory[M, G, tw.f32],
+        b: tw.Memory[N, K, G, tw.bf16],
+        c: tw.Memory[M, N, G, tw.f32],
+    ):
+        scale = tw.read(s)
+
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            rows = tw.cast(tw.exp2(tw.cast(tw.read(a), tw.f32)) * scale, tw.bf16)
+            return tw.mma(rows, tw.read(b), acc)
+
+        tw.write(total, c)
+
+    m, n = 64, 128
+    a, b = whole((m, terms), tw.bf16, 1), whole((n, terms), tw.bf16, 2)
+    s, c = powers((m,), 3), poison((m, n), tw.f32)
+    with_roles(product, M=m, N=n, K=terms)(a, s, b, c)
+    assert_close(c, (2.0 ** wide(a) * s[:, None]) @ wide(b).T, 1e-6)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_gated_operand(turned: bool) -> None:
     """Two tiles become one operand; in the other order both come by transposing loads."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tilewright.base.dtypes import f32
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import BOX, contiguous_position
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.held import held_axes
@@ -154,7 +155,7 @@ def _inside(
             by_data.groups, *graph.memory(by_data.ends).type.axes
         ):  # fmt: skip
             inside[axis] = 1  # a tile belongs to one group
-        elif axis in held:
+        elif axis in held and extent != Expr.of(1):
             return f"the product has no axis {axis}"
         else:
             inside[axis] = 1
