@@ -255,8 +255,8 @@ def test_narrow_operands_across_the_terms_are_refused(
     assert f"operands of {operand} must be contiguous along K" in str(caught.value)
 
 
-def test_two_computed_operands_are_refused() -> None:
-    @tw.kernel(tiles(128, 128, 64, specialize=True))
+def both_computed(**hardware: bool) -> TileKernel:
+    @tw.kernel(tiles(64, 64, 32, **hardware))
     def product(
         a: tw.Memory[M, K, G, tw.i8], b: tw.Memory[N, K, G, tw.i8], c: tw.Memory[M, N, G, tw.f32]
     ):
@@ -266,9 +266,19 @@ def test_two_computed_operands_are_refused() -> None:
 
         tw.write(total, c)
 
+    return product
+
+
+def test_two_computed_operands_are_refused_on_request_and_explained_else() -> None:
+    m, n, k = 64, 64, 128
     with pytest.raises(ConstraintError) as caught:
-        product.compile("sm_90a", {"M": 128, "N": 128, "K": 128})
+        both_computed(specialize=True).compile("sm_90a", {"M": m, "N": n, "K": k})
     assert "both operands are computed" in str(caught.value)
+    compiled = both_computed().compile("sm_90a", {"M": m, "N": n, "K": k})
+    assert "no warp roles: both operands are computed, not read" in compiled.explain()
+    a, b, c = whole((m, k), tw.i8, 1), whole((n, k), tw.i8, 2), poison((m, n), tw.f32)
+    compiled(a, b, c)
+    assert (c == wide(a) @ wide(b).T).all()
 
 
 def test_a_computed_operand_with_too_few_of_its_rows_is_refused() -> None:
