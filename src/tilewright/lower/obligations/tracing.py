@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import gcd, inf
 
 from tilewright.kernel.ops import Loop, Over
 from tilewright.lower.obligations.bulk_turns import Turns
@@ -204,8 +204,17 @@ def _apart(rows: Iterable[Constraint], dims: Mapping[str, Dim]) -> list[Constrai
             continue
         low, high = interval(row.expr, known)
         if low < 0 or (row.equality and high > 0):
-            found[row] = None
+            found[_lowest(row)] = None
     return list(found)
+
+
+def _lowest(row: Constraint) -> Constraint:
+    """An equation in lowest terms."""
+    common = gcd(row.expr.const, *(c for _, c in row.expr.terms))
+    if not row.equality or common < 2:
+        return row
+    terms = tuple((t, c // common) for t, c in row.expr.terms)
+    return Constraint(Expr(terms, row.expr.const // common), equality=True)
 
 
 def _digits(expr: Expr, ranges: Mapping[str, Interval]) -> tuple[Expr, Expr] | None:
