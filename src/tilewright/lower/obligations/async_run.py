@@ -49,6 +49,7 @@ from tilewright.lower.obligations.async_barriers import Barriers
 from tilewright.lower.obligations.async_skeleton import Skeleton
 from tilewright.lower.obligations.async_state import (
     Does,
+    Event,
     FaultError,
     Frame,
     Pool,
@@ -82,6 +83,7 @@ _REGISTER_STEP = 8
 _MOST_WORK = 200_000  # steps of one execution
 _LOOKS = 8  # at accesses, which take as long as a step
 
+_LANDING = (Does.LOAD, Does.REMOTE)  # what another agent writes to a block's memory
 _WIDE = WarpgroupMma | WarpgroupFence | WarpgroupCommit | WarpgroupWait | SetRegisters
 
 
@@ -385,11 +387,9 @@ class Run:
         """Nothing of the warp's own may be under way, nor of the block's when its last ends."""
         for groups in unit.stores.values():
             for event in groups.all():
-                raise self._undrained(unit, Does.STORE, event.prints[0].buffer,
-                                      self.words.note(event), "reads")  # fmt: skip
+                raise self._undrained(unit, event, "reads")
         for event in self._group(unit).matrix.all():
-            raise self._undrained(unit, Does.MATRIX, event.prints[0].buffer,
-                                  self.words.note(event), "uses")  # fmt: skip
+            raise self._undrained(unit, event, "uses")
         block = [u for u in self.state.units if u.block == unit.block]
         if not any(u.frames for u in block):
             known = 0
@@ -397,18 +397,17 @@ class Run:
                 known |= own.releases(own.full)
             for log in (g for (b, _), g in self.state.logs.items() if b == unit.block):
                 for event in log.events:
-                    arrives = event.does in (Does.LOAD, Does.REMOTE)
-                    if arrives and not event.bit & known:
-                        raise self._undrained(unit, event.does, event.prints[0].buffer,
-                                              self.words.note(event), "writes to")  # fmt: skip
+                    if event.does in _LANDING and not event.bit & known:
+                        raise self._undrained(unit, event, "writes to")
             self.barriers.check_visits(unit.block, known)
 
-    def _undrained(self, unit: Unit, does: Does, buffer: str, note: str, doing: str) -> FaultError:
-        what = "a warpgroup" if does is Does.MATRIX else self.words.block(unit.block)
+    def _undrained(self, unit: Unit, event: Event, doing: str) -> FaultError:
+        what = "a warpgroup" if event.does is Does.MATRIX else self.words.block(unit.block)
+        buffer = event.prints[0].buffer
         return FaultError(
             Kind.DRAIN, buffer,
-            f"{what} ends while a {does.value} still {doing} its shared memory ({buffer})",
-            None, (note,),
+            f"{what} ends while a {event.does.value} still {doing} its shared memory ({buffer})",
+            event.step, (self.words.note(event),),
         )  # fmt: skip
 
 
