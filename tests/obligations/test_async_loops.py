@@ -251,6 +251,26 @@ def test_a_fault_far_out_is_found(counter: Expr, turn: int, step: int) -> None:
     assert f"WarpgroupMma at i = 0, kq = 36, s = {step}" in notes
 
 
+CONSUMER = "    loop ko < (K + 63) / 64:\n      wait full[ko % 2] parity ko / 2"
+
+
+@pytest.mark.parametrize("turn", [1, 3, 9, 14])
+def test_a_fault_at_sizes_that_no_loop_shows(turn: int) -> None:
+    """A guard on the size alone, or on the counter of another loop: larger sizes are looked at."""
+    waits = f"        if (K + 63) / 64 < {turn}:\n          wait empty"
+    assert fault(symbolic("        wait empty", waits))[0] in (Kind.PHASE, Kind.RELEASE)
+
+    def meeting(threads: int) -> Kernel:
+        guard = f"      if kx + {turn} < (K + 63) / 64:\n        named barrier 2 of {threads}\n"
+        return symbolic(CONSUMER, f"    loop kx < 2:\n{guard}{CONSUMER}")
+
+    assert is_proved(meeting(128))
+    kind, message, notes = fault(meeting(160))
+    assert kind is Kind.DEADLOCK
+    assert "32 of 160 threads are missing at named barrier 2" in message
+    assert f"with K = {64 * turn + 8}" in notes
+
+
 def test_counters_beyond_a_bound_are_not_proved() -> None:
     """A slot that is not told modulo anything has no period: nothing is claimed."""
     text = SYMBOLIC.replace("ko % 2", "ko").replace("parity ko / 2", "parity 0")

@@ -143,16 +143,17 @@ class _Sizes:
         size = self.skeleton.sizes[name]
         return Interval(0, size.high) if size.expr is None else interval(size.expr, ranges)
 
-    def _round(self, name: str, seen: _Seen) -> int:
-        """By how much the value may grow with the same outcome; 0 where nothing says so."""
-        loops = [
+    def _ended(self, name: str) -> list[LoopStep]:
+        """The loops whose number of turns the value decides."""
+        return [
             s for s in walked(self.skeleton.body)
             if isinstance(s, LoopStep) and name in s.values["extent"].names
         ]  # fmt: skip
-        round_ = self.periods.of.get(name)
-        if round_ is None or not loops:
-            return 0
-        for loop in loops:
+
+    def _round(self, name: str, seen: _Seen) -> int:
+        """By how much the value may grow with the same outcome; 0 where nothing says so."""
+        round_ = self.periods.of.get(name, 0)
+        for loop in self._ended(name):
             extent = loop.values["extent"].expr
             if loop.var in seen.whole or (extent - name).variables():
                 return 0
@@ -161,9 +162,13 @@ class _Sizes:
         return round_
 
     def _stays(self, name: str, value: int) -> bool:
-        """Whether guards on the value alone are the same for all larger ones."""
-        counters = {s.var for s in walked(self.skeleton.body) if isinstance(s, LoopStep)}
-        ranges = {name: Interval(value, None)}
+        """Whether guards on the value are the same for all larger ones.
+
+        Those that compare it with the counter of a loop that it ends are looked at where that
+        loop repeats.
+        """
+        counters = {loop.var for loop in self._ended(name)}
+        ranges = {**self.periods.counters, name: Interval(value, None)}
         return all(
             constant(c, ranges)
             for c in self.periods.guards.get(name, ())
