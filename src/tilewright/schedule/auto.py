@@ -76,13 +76,20 @@ def completed(
     graph: Graph, constraints: Sequence[Constraint], target: Target, declared: Declared
 ) -> tuple[Constraint, ...]:
     """An author's constraints, with chosen ones where a product of known sizes has none at all."""
-    products = any(isinstance(op, ops.Contract) for op in ops.walk(graph.body))
+    found = [op for op in ops.walk(graph.body) if isinstance(op, ops.Contract)]
+    products = bool(found) and all(_multiplies_matrices(graph, op) for op in found)
     known = all(extent.is_const for extent in graph.axes.values())
     if not products or not known or any(not isinstance(c, Hardware) for c in constraints):
         return tuple(constraints)
     # What the author says of the hardware may not suit clusters.
     chosen = choose_constraints(graph, target, declared=declared, split=not constraints)
     return (*chosen.constraints, *constraints)
+
+
+def _multiplies_matrices(graph: Graph, op: ops.Contract) -> bool:
+    """Whether each operand has an axis that the other lacks."""
+    lhs, rhs = (set(graph.by_id[n].type.axes) for n in (op.lhs, op.rhs))
+    return bool(lhs - rhs and rhs - lhs)
 
 
 # ---------------------------------------------------------------- contractions
