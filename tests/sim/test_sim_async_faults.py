@@ -372,6 +372,12 @@ FAULTS: tuple[tuple[str, Kernel, type[TilewrightError], Parts], ...] = (
         ("`bs2[0, 0, 0]` is read by a matrix instruction, but nothing has written it",),
     ),
     (
+        "a sum onto registers that nobody wrote",
+        put(is_a(WarpgroupMma), lambda s: replace(s, accumulate=())),
+        UnwrittenReadError,
+        ("`acc` is read in register [0], but nothing has written it",),
+    ),
+    (
         "a bulk store of what nobody wrote",
         without(is_a(Store)),
         UnwrittenReadError,

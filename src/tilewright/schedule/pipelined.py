@@ -107,6 +107,13 @@ def _plan(
         grid = arrange(plain) if arrange else plain
     else:
         grid = _raster(plain, axes, (rows, columns), steps, hardware, target)
+    if roles.pingpong and not _has_turns(grid):
+        raise ConstraintError(
+            "warpgroups cannot take turns: each block has one tile",
+            span=hardware.span,
+            expected="with pingpong, more tiles than blocks that run at once, and known sizes",
+            mend="leave pingpong out, or let fewer blocks go through the tiles (persistent)",
+        )
     if found.own_terms is None and (problem := _ring_problem(grid, steps, stages)):
         if arrange:
             return problem
@@ -312,9 +319,16 @@ def _walked(plain: GridPlan, axis: str, other: str) -> str:
     return next(rest, axis)
 
 
+def _has_turns(grid: GridPlan) -> bool:
+    """Whether blocks go on to further tiles."""
+    extents = grid.all_extents()
+    turns = (extents[leaf] for leaf in grid.order if grid.place(leaf) is GridPlace.LOOP)
+    return any(extent != Expr.of(1) for extent in turns)
+
+
 def _ring_problem(grid: GridPlan, steps: Expr, stages: int) -> str | None:
     """Why slots and phases cannot be told from a counter of turns and steps."""
-    if all(grid.place(leaf) is not GridPlace.LOOP for leaf in grid.order):
+    if not _has_turns(grid):
         return None
     if not steps.is_const:
         return "a persistent kernel needs a known number of steps in a tile"

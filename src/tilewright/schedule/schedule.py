@@ -83,6 +83,13 @@ class Schedule:
         """
         made = self
         tiles = [c for c in self.counters if self._on_grid(c)]
+        if not tiles:
+            raise ConstraintError(
+                "the schedule has no counters of tiles that blocks could go through",
+                span=here(),
+                expected="a split of an axis along which the program combines no elements",
+                mend="split such an axis first",
+            )
         whole = tiles[0]
         for counter in tiles[1:]:
             made = made.merge(whole, counter)

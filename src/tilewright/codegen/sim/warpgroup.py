@@ -51,6 +51,11 @@ class _Group:
     def position(self) -> tuple[int, int]:
         return self.threads.start, self.block
 
+    def registers(self, layout: Layout) -> Site:
+        """The site with an axis for an operand's registers."""
+        width = layout.count(Place.REGISTER)
+        return Site.of(self.statement, self.machine.crew, self.site.scope, self.mask, (), width)
+
     def alike(self, value: int | IntArray | BoolArray, what: str) -> int:
         """A value that all threads of the warpgroup must agree on."""
         full = np.broadcast_to(np.asarray(value), self.mask.shape)[self.threads, self.block]
@@ -95,14 +100,14 @@ def _start(g: _Group) -> None:
     adds = guard is None or bool(g.alike(guard, "whether it accumulates"))
     d = _registers(g, s.d, g.atom.d, "written")
     if machine.checks and adds:
-        check_initialised(machine, s.d, d, g.site, g.mask)
+        check_initialised(machine, s.d, d, g.registers(g.atom.d), g.mask)
     machine.fragments[s.d.name].mark(d, g.mask)
     held = [Held(s.d.name, d.index.reshape(-1), g.threads, g.block, written=True)]
     regions: list[Region] = []
     if isinstance(s.a, RegRef):
         rows = _registers(g, s.a, g.atom.a, "read")
         if machine.checks:
-            check_initialised(machine, s.a, rows, g.site, g.mask)
+            check_initialised(machine, s.a, rows, g.registers(g.atom.a), g.mask)
         held.append(Held(s.a.name, rows.index.reshape(-1), g.threads, g.block, written=False))
         a = _from_registers(g, s.a, rows)
     else:
@@ -121,10 +126,8 @@ def _start(g: _Group) -> None:
 
 def _registers(g: _Group, ref: RegRef, layout: Layout, verb: str) -> Selection:
     """The registers of an operand; RaceError where they lack a fence or are in flight."""
-    machine = g.machine
-    width = layout.count(Place.REGISTER)
-    site = Site.of(g.statement, machine.crew, g.site.scope, g.mask, (), width)
-    at = select(machine, ref, site, width)
+    machine, site = g.machine, g.registers(layout)
+    at = select(machine, ref, site, layout.count(Place.REGISTER))
     if at.by_thread:
         raise site.fault(
             LegalityError, f"the threads name different registers of `{ref.name}`",

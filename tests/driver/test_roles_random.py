@@ -1,0 +1,124 @@
+"""Random products: each is refused in words that help, or proved and right to the last element.
+
+Every run draws some; `--exhaustive` draws thousands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from random_products import Case, arrays, compiled, draw, symbols
+from role_programs import wide
+
+import tilewright as tw
+from tilewright.base.diagnostics import ConstraintError, TilewrightError
+from tilewright.codegen.sim import simulate
+from tilewright.driver.compile import Compilation
+from tilewright.poly.results import Assumed, Proved, Unknown
+
+PER_TEST = 5
+FEW = range(0, 60, PER_TEST)
+MANY = range(1000, 4000, PER_TEST)
+INTERNAL = re.compile(r"%\d|\bNone\b|<[a-z_.]+ object|\b[a-z]+_[a-z_]+\(|Traceback")
+
+
+def check(case: Case) -> str:
+    """How the case ends: the kind of kernel, or `refused`."""
+    given, _ = arrays(case)
+    try:
+        compilation = compiled(case, given)
+    except TilewrightError as error:
+        check_refusal(case, error)
+        return "refused"
+    unproved = [o for o in compilation.obligations if not isinstance(o.result, Proved | Assumed)]
+    assert all(is_known(case, o.result) for o in unproved), (case, unproved)
+    for seed in (None, case.seed):
+        check_run(case, compilation, seed)
+    return "roles" if compilation.plan.roles else "none"
+
+
+def is_known(case: Case, result: object) -> bool:
+    """Of open numbers of tiles that blocks go through in turns, some blocks have one turn more."""
+    turns = any(name == "persistent" for name, *_ in case.schedule)
+    return (
+        bool(case.open_axes) and turns and isinstance(result, Unknown)
+        and result.reason.startswith("blocks differ in")
+    )  # fmt: skip
+
+
+def check_run(case: Case, compilation: Compilation, seed: int | None) -> None:
+    """With copies and instructions as late as can be, or at random."""
+    given, wanted = arrays(case)
+    simulate(compilation.kernel, case.target, given, symbols(compilation, case, given), seed=seed)
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(wide(given[name]), wide(values), err_msg=f"{name} of {case}")
+
+
+def check_refusal(case: Case, error: TilewrightError) -> None:
+    """It says what would be right and how to get there; an option left out is no longer named."""
+    found = error.diagnostic
+    assert found.message, case
+    assert found.expected, case
+    assert found.mend, case
+    words = " ".join((found.message, found.expected, found.mend, *found.notes))
+    assert not INTERNAL.search(words), words
+    option = re.match(r"leave (\w+) out", found.mend)
+    if option and option[1] in case.hardware:
+        rest = {n: v for n, v in case.hardware.items() if n != option[1]}
+        assert refusal(replace(case, hardware=rest)) != found.message, case
+
+
+def refusal(case: Case) -> str:
+    """Why the case is refused; empty where it is not."""
+    try:
+        compiled(case, arrays(case)[0])
+    except TilewrightError as error:
+        return error.diagnostic.message
+    return ""
+
+
+@pytest.mark.parametrize("first", FEW)
+def test_random_products(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        check(draw(seed))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", MANY)
+def test_many_random_products(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        check(draw(seed))
+
+
+PLAIN = Case(
+    0, tw.bf16, tw.bf16, {"M": 128, "N": 128, "K": 64}, {"M": 64, "N": 64, "K": 64},
+    {"a": "MK", "b": "NK", "c": "MN"}, {},
+)  # fmt: skip
+ONE_TILE_EACH = {
+    "few tiles": replace(PLAIN, hardware={"pingpong": True}),
+    "open sizes": replace(PLAIN, hardware={"pingpong": True}, open_axes=frozenset("MN")),
+    "by hand": replace(PLAIN, schedule=(("specialize", "pingpong"),)),
+    "idle blocks": replace(PLAIN, schedule=(("persistent", 6), ("specialize", "pingpong"))),
+}
+
+
+@pytest.mark.parametrize("case", ONE_TILE_EACH.values(), ids=ONE_TILE_EACH.keys())
+def test_turns_need_several_tiles_of_a_block(case: Case) -> None:
+    with pytest.raises(ConstraintError) as caught:
+        compiled(case, arrays(case)[0])
+    assert "warpgroups cannot take turns: each block has one tile" in str(caught.value)
+    few = replace(case, multiprocessors=2, open_axes=frozenset[str]())
+    if case.schedule:
+        few = replace(few, schedule=(("persistent", 2), ("specialize", "pingpong")))
+    assert check(few) == "roles"
+
+
+def test_blocks_without_tiles_to_go_through_are_refused() -> None:
+    """Elements along both axes are combined, so that the counters are of steps."""
+    both = replace(PLAIN, schedule=(("persistent", 2),), epilogue=("rows", "columns"))
+    with pytest.raises(ConstraintError) as caught:
+        compiled(both, arrays(both)[0])
+    assert "the schedule has no counters of tiles that blocks could go through" in str(caught.value)
