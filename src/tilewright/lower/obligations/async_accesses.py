@@ -57,16 +57,37 @@ class Accesses:
             self._registers(unit, step, registers, env, mask, group)
         for touch in step.touches:
             active = mask & touch.guard(env)
-            if active:
-                made = self._thread_event(unit, step, env, active)
-                made.does, made.writes = (Does.WRITE, True) if touch.writes else (Does.READ, False)
-                self._thread_access(unit, made, touch.footprint(env, active), touch.whole)
-                if step.wide and not touch.writes:
-                    unit.know |= made.bit  # the warp reads as one
-                else:
-                    unit.dirty.append(made)
-                if touch.writes:
-                    unit.unfenced.append(made)
+            if not active:
+                continue
+            print_ = touch.footprint(env, active)
+            if not touch.writes and self._read_on(unit, print_, active, touch.whole, step):
+                continue
+            made = self._thread_event(unit, step, env, active)
+            made.does, made.writes = (Does.WRITE, True) if touch.writes else (Does.READ, False)
+            self._thread_access(unit, made, print_, touch.whole)
+            unit.reading = None if touch.writes or step.wide else made
+            if step.wide and not touch.writes:
+                unit.know |= made.bit  # the warp reads as one
+            else:
+                unit.dirty.append(made)
+            if touch.writes:
+                unit.unfenced.append(made)
+
+    def _read_on(
+        self, unit: Unit, print_: Footprint, mask: int, whole: bool, step: PlainStep
+    ) -> bool:  # fmt: skip
+        """Let a read be part of the one before, where nothing came between that others may see."""
+        made = unit.reading
+        if made is None or made.lanes != mask or step.wide:
+            return False
+        (own,) = made.prints
+        if (own.arena, own.buffer, own.exact) != (print_.arena, print_.buffer, print_.exact):
+            return False
+        self._check(made, print_, unit.knows(mask), whole)
+        lanes = tuple([a | b for a, b in zip(own.lanes, print_.lanes, strict=True)])
+        bits, twice = own.bits | print_.bits, own.twice | print_.twice | own.bits & print_.bits
+        made.prints = (Footprint(own.arena, bits, own.buffer, lanes, own.exact, twice),)
+        return True
 
     def copy(self, unit: Unit, step: PlainStep, env: Env, mask: int) -> None:
         """A copy of threads to shared memory, in flight until they wait for its group."""
@@ -269,7 +290,7 @@ class Accesses:
     def _check(self, made: Event, print_: Footprint, known: int, whole: bool) -> None:
         (block,) = made.blocks
         log = self.state.log(block, print_.arena)
-        unknown = log.bits & ~known
+        unknown = (log.bits if made.writes else log.writes) & ~known
         if not unknown:
             return
         self.looks += len(log.events)

@@ -216,7 +216,7 @@ class ThreadFootprint:
 
     def __call__(self, env: Env, mask: int) -> Footprint:
         values = tuple([cell(env) for cell in self.cells])
-        key = (mask, values)
+        key = (mask, *(v if isinstance(v, int) else v.values for v in values))
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = self._made(values, mask)

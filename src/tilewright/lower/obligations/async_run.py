@@ -80,7 +80,7 @@ from tilewright.poly.results import Kind
 GROUP = 4  # warps of a warpgroup
 _REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 _REGISTER_STEP = 8
-_MOST_WORK = 200_000  # steps of one execution
+_MOST_WORK = 800_000  # steps of one execution
 _LOOKS = 8  # at accesses, which take as long as a step
 
 _LANDING = (Does.LOAD, Does.REMOTE)  # what another agent writes to a block's memory
@@ -152,6 +152,7 @@ class Run:
         """Let each warp of a group go on until it waits or pauses; whether one did."""
         moved = False
         for unit in group.units:
+            unit.reading = None
             while unit.frames and not unit.paused and self._step(unit):
                 moved = True
         return moved
@@ -182,6 +183,7 @@ class Run:
             case DecodeStep():
                 decode(step, frame.env)
             case _:
+                unit.reading = None
                 if not self._other(unit, step, frame):
                     return False
                 if isinstance(step.statement, _WIDE):

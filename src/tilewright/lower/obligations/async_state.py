@@ -96,6 +96,7 @@ class Log:
     bits: int = 0
     threads: int = 0  # those by threads
     plain: int = 0  # those that are writes of threads
+    writes: int = 0  # those that are writes of anyone
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -104,6 +105,8 @@ class Log:
             self.threads |= event.bit
         if event.does in (Does.WRITE, Does.COPY):
             self.plain |= event.bit
+        if event.writes:
+            self.writes |= event.bit
 
     def keep(self, events: list[Event]) -> None:
         """Only these of the events are left."""
@@ -114,11 +117,12 @@ class Log:
         self.bits &= ~dropped
         self.threads &= ~dropped
         self.plain &= ~dropped
+        self.writes &= ~dropped
 
     def again(self) -> None:
         """The events have new numbers."""
         events, self.events = self.events, []
-        self.bits = self.threads = self.plain = 0
+        self.bits = self.threads = self.plain = self.writes = 0
         for event in events:
             self.add(event)
 
@@ -185,6 +189,7 @@ class Unit:
     cluster_granted: int | None = None
     why: str = ""
     paused: bool = False
+    reading: Event | None = None  # its last read, while nothing that could order others followed
 
     def knows(self, mask: int) -> int:
         """What happens before the next access by the lanes of `mask`."""

@@ -89,11 +89,19 @@ def _evaluate(expr: Expr, names: tuple[str, ...], key: tuple[Value, ...]) -> Val
             whole[name] = value
     if not apart:
         return expr.evaluate(whole)
+    moved = [(apart[t], c) for t, c in expr.terms if isinstance(t, str) and t in apart]
+    rest = Expr(tuple(t for t in expr.terms if t[0] not in apart), expr.const)
     width = len(next(iter(apart.values())).values)
-    return collapsed(
-        expr.evaluate({**whole, **{n: v.values[lane] for n, v in apart.items()}})
-        for lane in range(width)
-    )
+    if not rest.variables() & apart.keys():
+        each = [rest.evaluate(whole)] * width
+    else:
+        each = [
+            rest.evaluate({**whole, **{n: v.values[lane] for n, v in apart.items()}})
+            for lane in range(width)
+        ]
+    for lanes, coefficient in moved:
+        each = [e + coefficient * v for e, v in zip(each, lanes.values, strict=True)]
+    return collapsed(each)
 
 
 class Condition:
