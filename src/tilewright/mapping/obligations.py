@@ -13,7 +13,15 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.mapping.layouts import atom_layouts
 from tilewright.poly.expr import Expr, Guard, less
-from tilewright.poly.prove import Assumed, Kind, Obligation, Piece, Proved, Refuted, prove_exactly_once
+from tilewright.poly.prove import (
+    Assumed,
+    Kind,
+    Obligation,
+    Piece,
+    Proved,
+    Refuted,
+    prove_exactly_once,
+)
 from tilewright.poly.sets import Dim, Parameter, World
 from tilewright.schedule.plan import Plan
 from tilewright.target.model import Scope, Target

@@ -73,7 +73,7 @@ def find(world: World, dims: Sequence[Dim], guard: Guard) -> Point | None:
 
 
 def possible(world: World, dims: Sequence[Dim], guard: Guard) -> bool:
-    """Whether some point of the dims satisfies the guard: `find`, where it does not matter which."""
+    """Whether some point of the dims satisfies the guard: `find`, where none is asked for."""
     small = compact(dims, tuple(c.expr for c in guard))
     rows = tuple(Constraint(e, c.equality) for e, c in zip(small.exprs, guard, strict=True))
     return not world.is_empty(small.dims, rows)

@@ -146,9 +146,7 @@ def _check_decode(
         )
 
 
-def _data_index(
-    machine: Machine, s: DataIndex, scope: Scope, mask: BoolArray | None
-) -> Variable:
+def _data_index(machine: Machine, s: DataIndex, scope: Scope, mask: BoolArray | None) -> Variable:
     """The register's value in each block. Blocks in which no thread is active have 0."""
     crew = machine.crew
     site = Site.of(s, crew, scope, mask)

@@ -18,7 +18,6 @@ from tilewright.lower.obligations.scope import Site
 from tilewright.lower.obligations.tracing import Names
 from tilewright.poly.expr import Constraint, Expr, Guard, Mod, at_least, less
 
-
 _WRITES = Store | AsyncCopy | BulkLoad | RemoteStore
 
 
