@@ -549,7 +549,7 @@ def guarded_write():
     return guarded_write
 
 
-@case(*sizes((70, 90), (300, 40), axes="M N"))
+@case(*sizes((70, 30), (140, 12), axes="M N"))
 def product_spread_over_its_terms():
     @tw.kernel()
     def product_spread_over_its_terms(
