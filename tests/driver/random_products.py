@@ -18,12 +18,16 @@ from tilewright.target.nvidia import SM_90A
 
 B = tw.sym.B
 AXES = {"M": M, "N": N, "K": K, "B": B}
-NARROW = (tw.f8e4m3, tw.f8e5m2, tw.i8)
+MOST_STEPS = 64  # of all tiles together
+MOST_PRODUCTS = 8_000_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product. Sizes and tiles by axis; each tensor's axes as stored; rows' extra elements."""
+    """One product. Sizes and tiles by axis; each tensor's axes as stored; rows' extra elements.
+
+    `loop` says what a step does with its product. `held` is what a is stored as, and cast from.
+    """
 
     seed: int
     operand: tw.DType
@@ -37,6 +41,8 @@ class Case:
     schedule: tuple[tuple[Any, ...], ...] = ()
     multiprocessors: int = 132
     start: str = "zero"
+    loop: str = "sum"
+    held: tw.DType | None = None
     epilogue: tuple[str, ...] = ()
 
     @property
@@ -97,8 +103,8 @@ def draw(seed: int) -> Case:
         sizes["B"] = d.of(1, 2, 3, 5)
         shared = d.of("", "", "", "a", "b")
         orders = {n: o if n == shared else _with_batch(d, o) for n, o in orders.items()}
-    pads = {n: d.of(0, 0, 0, grain, 2 * grain) if d.chance(0.97) else 1 for n in ("a", "b", "c")}
     sizes = _limited(sizes, tiles)
+    pads = {n: d.of(0, 0, 0, grain, 2 * grain) if d.chance(0.97) else 1 for n in ("a", "b", "c")}
     case = Case(seed, operand, out, sizes, tiles, orders, pads)
     return _arranged(d, _followed(d, case))
 
@@ -107,12 +113,16 @@ def _with_batch(d: Dice, order: str) -> str:
     return d.of(f"B{order}", f"B{order}", f"{order[0]}B{order[1]}", f"{order}B")
 
 
-def _limited(sizes: dict[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
-    """Fewer elements where there are many tiles, for the simulator's sake."""
+def _limited(sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
+    """Fewer tiles where there are many, for the simulator's sake."""
     sizes = dict(sizes)
-    while prod(-(-sizes[a] // tiles.get(a, 1)) for a in sizes if a != "K") > 24:
-        largest = max((a for a in sizes if a != "K"), key=lambda a: sizes[a] / tiles.get(a, 1))
-        sizes[largest] = max(1, sizes[largest] // 16 * 8 if sizes[largest] > 16 else 1)
+    counts = {a: -(-n // tiles.get(a, 1)) for a, n in sizes.items()}
+    while prod(counts.values()) > MOST_STEPS or prod(sizes.values()) > MOST_PRODUCTS:
+        most = max(counts, key=lambda a: counts[a])
+        if counts[most] == 1:
+            break
+        sizes[most] -= tiles.get(most, 1) * (1 if counts[most] < 4 else counts[most] // 2)
+        counts[most] = -(-sizes[most] // tiles.get(most, 1))
     return sizes
 
 
@@ -124,6 +134,10 @@ def _followed(d: Dice, case: Case) -> Case:
                        ("most", 0.05)):  # fmt: skip
         if d.chance(part):
             steps.append(name)
+    loop = d.of("sum", "sum", "sum", "sum", "sum", "sum", "doubled", "columns", "rescaled")
+    if case.sizes["K"] > 6 * case.tiles["K"] and loop == "rescaled":
+        loop = "sum"  # sums would pass what single precision holds exactly
+    held = tw.i8 if case.operand.bytes == 2 and d.chance(0.1) else None
     start = d.of("zero", "zero", "zero", "zero", "number", "tensor", "bias")
     sizes, tiles = dict(case.sizes), dict(case.tiles)
     # A reduction is along an axis that a block has whole.
@@ -131,7 +145,9 @@ def _followed(d: Dice, case: Case) -> Case:
         sizes["N"] = tiles["N"]
     if "columns" in steps:
         sizes["M"] = tiles["M"]
-    return replace(case, start=start, epilogue=tuple(steps), sizes=sizes, tiles=tiles)
+    return replace(
+        case, start=start, loop=loop, held=held, epilogue=tuple(steps), sizes=sizes, tiles=tiles
+    )
 
 
 def _arranged(d: Dice, case: Case) -> Case:
@@ -172,13 +188,18 @@ def _arranged(d: Dice, case: Case) -> Case:
 def parameters(case: Case) -> dict[str, tuple[str, tw.DType]]:
     """Each tensor's axes as stored, and its type."""
     result = "BMN" if "B" in case.sizes else "MN"
-    found = {"a": (case.orders["a"], case.operand), "b": (case.orders["b"], case.operand)}
+    found = {
+        "a": (case.orders["a"], case.held or case.operand),
+        "b": (case.orders["b"], case.operand),
+    }
     if "bias" in case.epilogue or case.start == "bias":
         found["bias"] = ("N", case.total)
     if "scale" in case.epilogue:
         found["scale"] = ("M", case.total)
     if "residual" in case.epilogue:
         found["residual"] = (result, case.out)
+    if case.loop == "columns":
+        found["each"] = ("N", case.total)
     if case.start == "tensor":
         found["d"] = (result, case.total)
     return found
@@ -203,45 +224,32 @@ def outputs(case: Case) -> dict[str, tuple[str, tw.DType]]:
 def program(case: Case) -> TileKernel:
     """The tile program, with constraints unless it is scheduled by hand."""
     result = [AXES[x] for x in ("BMN" if "B" in case.sizes else "MN")]
+    register: Any = tw.Register[(*result, case.total)]
     names = [*parameters(case), *outputs(case)]
-    zero = {"number": 3}.get(case.start, 0)
 
     def body(*tensors: Any) -> None:
         t = dict(zip(names, tensors, strict=True))
-        begun: Any
+        begun: Any = register(3 if case.start == "number" else 0)
         if case.start == "tensor":
             begun = tw.read(t["d"])
         elif case.start == "bias":
             begun = tw.broadcast(tw.read(t["bias"]), result)
-        else:
-            register: Any = tw.Register[(*result, case.total)]
-            begun = register(zero)
 
         @tw.iterate(K, init_args=[begun])
         def total(acc: Any) -> Any:
-            return tw.mma(tw.read(t["a"]), tw.read(t["b"]), acc)
+            rows, columns = tw.read(t["a"]), tw.read(t["b"])
+            rows = tw.cast(rows, case.operand) if case.held else rows
+            match case.loop:
+                case "doubled":
+                    return acc + tw.mma(rows, columns, register(0)) * 2
+                case "columns":
+                    return acc + tw.mma(rows, columns, register(0)) * tw.read(t["each"])
+                case "rescaled":
+                    return tw.mma(rows, columns, acc * 2)
+                case _:
+                    return tw.mma(rows, columns, acc)
 
-        value: Any = total
-        if "bias" in case.epilogue:
-            value = value + tw.read(t["bias"])
-        if "scale" in case.epilogue:
-            value = value * tw.read(t["scale"])
-        if "relu" in case.epilogue:
-            value = tw.maximum(value, 0)
-        if "residual" in case.epilogue:
-            value = value + tw.cast(tw.read(t["residual"]), case.total)
-        narrow = tw.cast(value, case.out)
-        tw.write(tw.permute(narrow, [AXES[x] for x in case.orders["c"]]), t["c"])
-        if "second" in case.epilogue:
-            tw.write(value, t["second"])
-        if "turned" in case.epilogue:
-            tw.write(narrow, t["turned"])
-        if "rows" in case.epilogue:
-            tw.write(tw.sum(value, dim=N), t["rows"])
-        if "most" in case.epilogue:
-            tw.write(tw.max(value, dim=N), t["most"])
-        if "columns" in case.epilogue:
-            tw.write(tw.sum(value, dim=M), t["columns"])
+        _write(case, t, _follow(case, t, total))
 
     function = _named(body, names)
     every = {**parameters(case), **outputs(case)}
@@ -249,6 +257,31 @@ def program(case: Case) -> TileKernel:
         n: tw.Memory[(*(AXES[x] for x in axes), G, kind)] for n, (axes, kind) in every.items()
     }
     return tw.kernel(() if case.schedule else _constraints(case))(function)
+
+
+def _follow(case: Case, t: Mapping[str, Any], value: Any) -> Any:
+    """What is computed with the sum."""
+    if "bias" in case.epilogue:
+        value = value + tw.read(t["bias"])
+    if "scale" in case.epilogue:
+        value = value * tw.read(t["scale"])
+    if "relu" in case.epilogue:
+        value = tw.maximum(value, 0)
+    if "residual" in case.epilogue:
+        value = value + tw.cast(tw.read(t["residual"]), case.total)
+    return value
+
+
+def _write(case: Case, t: Mapping[str, Any], value: Any) -> None:
+    narrow = tw.cast(value, case.out)
+    tw.write(tw.permute(narrow, [AXES[x] for x in case.orders["c"]]), t["c"])
+    written: dict[str, Callable[[], Any]] = {
+        "second": lambda: value, "turned": lambda: narrow, "rows": lambda: tw.sum(value, dim=N),
+        "most": lambda: tw.max(value, dim=N), "columns": lambda: tw.sum(value, dim=M),
+    }  # fmt: skip
+    for name, made in written.items():
+        if name in case.epilogue:
+            tw.write(made(), t[name])
 
 
 def _named(body: Callable[..., None], names: Sequence[str]) -> Any:
@@ -316,19 +349,30 @@ def _kind(case: Case, name: str) -> tw.DType:
     return {**parameters(case), **outputs(case)}[name][1]
 
 
+def _step(case: Case, given: Mapping[str, Array], terms: slice, axes: str) -> Array:
+    """The product of some of the terms."""
+    operands = [
+        wide(given[n][tuple(terms if x == "K" else slice(None) for x in case.orders[n])])
+        for n in "ab"
+    ]
+    batched = any("B" in case.orders[n] for n in "ab")
+    orders = ",".join(case.orders[n].lower() for n in "ab")
+    return np.einsum(f"{orders}->{axes if batched else 'mn'}", *operands, optimize=True)
+
+
 def _wanted(case: Case, given: Mapping[str, Array]) -> dict[str, Array]:
     axes = "bmn" if "B" in case.sizes else "mn"
 
     def tensor(name: str) -> Array:
         return wide(given[name])
 
-    spec = ",".join(case.orders[n].lower() for n in "ab") + f"->{axes.replace('b', '')}"
-    batched = any("B" in case.orders[n] for n in "ab")
-    spec = spec.replace("->", "->b") if batched else spec
-    value = np.einsum(spec, tensor("a"), tensor("b"), optimize=True)
-    value = np.broadcast_to(value, [case.sizes[x.upper()] for x in axes])
-    value = value + {"tensor": lambda: tensor("d"), "bias": lambda: tensor("bias"),
-                     "number": lambda: 3}.get(case.start, lambda: 0)()  # fmt: skip
+    begun = {"tensor": lambda: tensor("d"), "bias": lambda: tensor("bias"), "number": lambda: 3}
+    value = np.zeros([case.sizes[x.upper()] for x in axes])
+    value = value + begun.get(case.start, lambda: 0)()
+    for first in range(0, case.sizes["K"], case.tiles["K"]):
+        value = value * (2 if case.loop == "rescaled" else 1)
+        each = _step(case, given, slice(first, first + case.tiles["K"]), axes)
+        value = value + each * {"doubled": 2, "columns": given.get("each", 1)}.get(case.loop, 1)
     if "bias" in case.epilogue:
         value = value + tensor("bias")
     if "scale" in case.epilogue:

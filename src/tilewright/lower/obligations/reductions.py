@@ -31,7 +31,7 @@ from tilewright.lower.obligations.carrying import (
 )
 from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.registers import RUN, registers_read, span_of, uses
-from tilewright.lower.obligations.scope import BUILTINS, Program, Site
+from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Expr, Guard, at_least, less
 from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
@@ -290,7 +290,9 @@ def _required(
             index = (*index[:-1], index[-1] + RUN)
             extra = (Dim.of(RUN, statement.width),)
     frame = replace(reset.frame, decodes=term.site.frame.decodes)
-    exprs = (*(e.substitute({RUN: 0}) for e in index), *(c.expr for c in guard))
+    # Digits of the context are tied to the counters that they are digits of.
+    tied = (Expr.of(n) for n in sorted(context.keys() & _bound(program, frame)))
+    exprs = (*(e.substitute({RUN: 0}) for e in index), *(c.expr for c in guard), *tied)
     where = domain(program.kernel, frame, exprs, over, hardware=())
     present = {d.name for d in where.dims}
     dims = (*where.dims, *extra, *(d for n, d in context.items() if n not in present))
@@ -299,6 +301,15 @@ def _required(
     term_dim = Dim(INNER, extent)
     whole = (*(Expr.of(n) for n in context), *index, Expr.of(INNER))
     return Piece((*dims, term_dim), (*where.guard, *guard, *inside), whole, inexact=where.inexact)
+
+
+def _bound(program: Program, frame: Frame) -> frozenset[str]:
+    """The counters and digits that have values where the loops of the frame stand."""
+    known = {*BUILTINS, *(s.name for s in program.kernel.symbols), *(x.var for x in frame.loops)}
+    for _, decode in frame.decodes:
+        if decode.source.variables() <= known:
+            known |= {n for n, _ in decode.digits}
+    return frozenset(known)
 
 
 def missing_terms(
