@@ -266,7 +266,7 @@ def _in_turns(grid: GridPlan, steps: Expr, target: Target) -> GridPlan:
     extents = grid.extents.values()
     if not all(e.is_const for e in (*extents, steps)):
         return grid
-    blocks = target.multiprocessors // grid.cluster
+    blocks = max(1, target.multiprocessors // grid.cluster)
     if prod(e.const for e in extents) <= blocks * grid.cluster:
         return grid
     return persistent(grid, blocks)
