@@ -141,3 +141,13 @@ def test_clusters_of_more_blocks_than_multiprocessors() -> None:
     sizes = {"M": 512, "N": 64, "K": 64}
     few = replace(PLAIN, sizes=sizes, hardware={"cluster": 4}, multiprocessors=3)
     assert check(few) == "roles"
+
+
+def test_blocks_divide_the_tiles_of_an_open_size() -> None:
+    """No guard is left, for the ranges of the counters imply it: they still write the tiles."""
+    turns = replace(
+        PLAIN, open_axes=frozenset("N"), schedule=(("persistent", 2),), epilogue=("bias",)
+    )
+    compilation = compiled(turns, arrays(turns)[0])
+    assert all(isinstance(o.result, Proved | Assumed) for o in compilation.obligations)
+    check_run(turns, compilation, None)

@@ -293,8 +293,9 @@ class _Resolver:
         least = limit.expr
         for name, factor in limit.expr.terms:
             if not isinstance(name, str):
-                return False
-            if name not in self.symbols and factor < 0:
+                if not Expr(((name, 1),)).variables() <= self.symbols:
+                    return False
+            elif name not in self.symbols and factor < 0:
                 size = size_of(self.kernel, self.range_of(name))
                 if size is None:
                     return False
