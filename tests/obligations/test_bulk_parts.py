@@ -118,6 +118,18 @@ def adds(s: Loop) -> bool:
     return any(reads_parts(x) for x in walk(s.body))
 
 
+def sums_parts(s: Statement) -> bool:
+    return isinstance(s, Loop) and s.extent == V(3) and adds(s)
+
+
+def summed_later(s: If) -> If:
+    """With the sums after the next statement that computes with registers."""
+    at = next(i for i, x in enumerate(s.body) if sums_parts(x))
+    to = next(i for i, x in enumerate(s.body) if i > at and isinstance(x, Assign | Loop))
+    body = (*s.body[:at], *s.body[at + 1 : to + 1], s.body[at], *s.body[to + 1 :])
+    return replace(s, body=body)
+
+
 def of_first_owner(s: RemoteStore) -> RegRef:
     """The registers that the block of rank 0 gets."""
     own = {n for n, _ in s.over}
@@ -133,8 +145,7 @@ def moved(s: Any, axis: int, index: Expr) -> Any:
 
 FAULTS: dict[str, tuple[Kernel, Kind, str]] = {
     "a sender that is left out": (
-        changed(lambda s: isinstance(s, Loop) and s.extent == V(3) and adds(s),
-                lambda s: replace(s, extent=V(2))),
+        changed(sums_parts, lambda s: replace(s, extent=V(2))),
         Kind.REDUCTION, f"the part of {PART} at {RANK} = 3 is never counted into {TOTAL}[0]",
     ),
     "a sender that is added twice": (
@@ -144,6 +155,10 @@ FAULTS: dict[str, tuple[Kernel, Kind, str]] = {
     "stores of the lower ranks alone": (
         changed(lambda s: isinstance(s, If) and isinstance(s.body[0], RemoteStore), lambda s: ()),
         Kind.UNWRITTEN, "parts[0, 0, 0, 0, 0] is read before any block has stored it",
+    ),
+    "a use before the sums": (
+        changed(lambda s: isinstance(s, If) and any(map(sums_parts, s.body)), summed_later),
+        Kind.REDUCTION, f"{TOTAL} is used before the parts of all blocks are added",
     ),
     "a part that comes back": (
         changed(lambda s: isinstance(s, RemoteStore),

@@ -90,6 +90,8 @@ def _whole(program: Program, fragment: str, digits: tuple[str, ...]) -> Result:
             text = f"{found.which(element)} is never counted into {place}"
             witness = Witness(element, point.symbols, (here,))
             return Refuted(text, witness, (instance_text(here, point.symbols),))
+    if found.is_used_early():
+        return Refuted(f"{found.total} is used before the parts of all blocks are added")
     return Proved("the parts of all blocks of a cluster added, each once")
 
 
@@ -142,6 +144,20 @@ class _Parts:
                 return Unknown(f"{total} is also set by other statements")
             sums.append((site, other, *way))
         return _placed(program, fragment, total, digits, tuple(copies), tuple(sums), dict(ranks))
+
+    def is_used_early(self) -> bool:
+        """Whether a statement reads the total before the last part is added in the same turn."""
+        if not self.sums:
+            return False
+        last = self.sums[-1][0]
+        around = {id(loop) for loop in common_loops(self.copies[0], last)}
+        adding = {id(loop) for loop in last.frame.loops} - around
+        others = (s for s in self.program.sites if all(s is not one for one, *_ in self.sums))
+        return any(
+            s.frame.path < last.frame.path or any(id(x) in adding for x in s.frame.loops)
+            for s in others
+            if self.total in values_read(s.statement, self.program)
+        )
 
     def own(self) -> Iterator[Piece]:
         """(context.., thread, element of the total.., rank) for each copy of a block's own part."""
