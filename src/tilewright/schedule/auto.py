@@ -19,6 +19,7 @@ from tilewright.schedule.auto_stepped import choose_stepped
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
 from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
+from tilewright.schedule.ragged import ragged_of
 from tilewright.schedule.tensors import Declared, declare
 from tilewright.target.model import Target
 
@@ -87,9 +88,9 @@ def completed(
 
 
 def _multiplies_matrices(graph: Graph, op: ops.Contract) -> bool:
-    """Whether each operand has an axis that the other lacks."""
+    """Whether each operand has an axis that the other lacks, or rows that groups have of it."""
     lhs, rhs = (set(graph.by_id[n].type.axes) for n in (op.lhs, op.rhs))
-    return bool(lhs - rhs and rhs - lhs)
+    return bool(lhs - rhs and rhs - lhs) or ragged_of(graph, op) is not None
 
 
 # ---------------------------------------------------------------- contractions

@@ -107,7 +107,7 @@ def _plan(
         grid = arrange(plain) if arrange else plain
     else:
         grid = _raster(plain, axes, (rows, columns), steps, hardware, target)
-    if roles.pingpong and not _has_turns(grid):
+    if roles.pingpong and parts == 1 and not _has_turns(grid):
         raise ConstraintError(
             "warpgroups cannot take turns: each block has one tile",
             span=hardware.span,
