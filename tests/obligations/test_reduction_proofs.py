@@ -223,6 +223,14 @@ def test_masks_against_enumeration() -> None:
         assert isinstance(found[0], Proved) == exact, masks
 
 
+def test_a_result_that_is_used_before_its_last_step() -> None:
+    k = _folds(1, 2)
+    *before, step, store = k.body
+    early = replace(k, body=(*before, store, step))
+    message = "s is used before the lane steps that combine it are done"
+    assert refuted(early, Kind.REDUCTION).message == message
+
+
 def test_lane_steps_inside_the_loop_that_goes_on() -> None:
     s = RegRef("s", (e(0),))
     step = Assign((), s, Apply("add", (Read(s, f32), LaneXor(s, 1, f32)), f32))

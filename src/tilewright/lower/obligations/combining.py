@@ -65,6 +65,8 @@ def _combined(
     repeated = [s for s, _ in steps if any(id(x) in partial for x in s.frame.loops)]
     if repeated and op not in _IDEMPOTENT:
         return Refuted(f"lane steps add up {fragment} in each turn of a loop that goes on with it")
+    if early := _used_early(program, fragment, steps, sites[-1]):
+        return early
     ways = list(routes(program, names, op, sites[-1]))
     folded = 0
     for _, mask in steps:
@@ -109,6 +111,39 @@ def _each_element(
         if not isinstance(result, Proved):
             return result
     return Proved(f"{1 << lanes.bit_count()} lanes combined, each once")
+
+
+def _used_early(
+    program: Program, fragment: str, steps: Sequence[tuple[Site, int]], last: Site
+) -> Result | None:
+    """A fault where a statement takes a partial result that a later lane step goes on with."""
+    partial = {fragment}
+    known = {s.frame.path for s, _ in steps}
+    for site in program.sites:
+        statement = site.statement
+        if site.frame.path <= last.frame.path or site.frame.path in known:
+            continue
+        if isinstance(statement, Assign) and isinstance(statement.value, Read | Cast):
+            if any(r.name in partial for r in registers_read(statement.value)):
+                partial.add(statement.dst.name)
+            continue
+        later = [s for s, _ in steps if s.frame.path > site.frame.path]
+        for use in uses(statement, program.target) if later else ():
+            name = use.ref.name
+            mixed = [s for s in later if _sets(s, name)] if name in partial else []
+            if use.writes or not mixed:
+                continue
+            try:
+                taken = {e for e, _ in elements_of(use, {})}
+                if any(taken & _elements(program, s) for s in mixed):
+                    return Refuted(f"{name} is used before the lane steps that combine it are done")
+            except UnboundError as error:
+                return Unknown(f"the elements of {name} depend on {error}")
+    return None
+
+
+def _sets(site: Site, name: str) -> bool:
+    return isinstance(site.statement, Assign) and site.statement.dst.name == name
 
 
 def _elements(program: Program, site: Site) -> set[tuple[int, ...]]:
