@@ -10,13 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mutations import replaced, statements
 from random_products import Case, arrays, compiled, draw, symbols
 from role_programs import wide
 
 import tilewright as tw
 from tilewright.base.diagnostics import ConstraintError, TilewrightError
 from tilewright.codegen.sim import simulate
+from tilewright.driver.axes import named_axes
 from tilewright.driver.compile import Compilation
+from tilewright.kernel.ops import Reduce, Store
+from tilewright.lower.obligations import verify
 from tilewright.poly.results import Assumed, Proved, Unknown
 
 PER_TEST = 5
@@ -151,3 +155,26 @@ def test_blocks_divide_the_tiles_of_an_open_size() -> None:
     compilation = compiled(turns, arrays(turns)[0])
     assert all(isinstance(o.result, Proved | Assumed) for o in compilation.obligations)
     check_run(turns, compilation, None)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="no obligation says that what warps exchange is used as a whole only"
+)
+@pytest.mark.parametrize("fault", ["before the last sum", "one warp's part"])
+def test_results_of_one_warp_alone_are_not_proved(fault: str) -> None:
+    """Sums over the rows of a tile come together through shared memory; here, one warp's leave."""
+    sums = replace(PLAIN, sizes={"M": 64, "N": 64, "K": 64}, epilogue=("columns",))
+    compilation = compiled(sums, arrays(sums)[0])
+    kernel = compilation.kernel
+    (_, part), (at, total) = statements(kernel, Reduce)
+    to, store = statements(kernel, Store)[-1]
+    if fault == "before the last sum":
+        wrong = replaced(replaced(kernel, to, (store, total)), at, ())
+    else:
+        assert isinstance(store, Store)
+        assert isinstance(part, Reduce)
+        assert store.dst.name == "columns"
+        own = replace(store, src=replace(store.src, name=part.dst.name))
+        wrong = replaced(kernel, to, (own,))
+    found = verify(wrong, sums.target, named_axes(compilation.graph))
+    assert not all(isinstance(o.result, Proved | Assumed) for o in found)
