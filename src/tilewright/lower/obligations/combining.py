@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Apply, Assign, Cast, LaneXor, Mma, Read, Reduce, Value
 from tilewright.lower.obligations.carrying import families, summing_loops
-from tilewright.lower.obligations.exchange import prove_exchange, routes
+from tilewright.lower.obligations.exchange import Route, prove_exchange, routes
 from tilewright.lower.obligations.registers import (
     UnboundError,
     elements_of,
@@ -80,7 +80,8 @@ def _combined(
     if not isinstance(result, Proved) or not apart:
         return result
     if ways:
-        return prove_exchange(program, ways, apart, fragment, sites)
+        alone = _used_alone(program, fragment, ways, [s for s, _ in steps], sites[-1])
+        return alone or prove_exchange(program, ways, apart, fragment, sites)
     return Refuted(
         f"the partial results of {fragment} at different {', '.join(sorted(apart))} "
         "are never combined"
@@ -139,6 +140,25 @@ def _used_early(
                     return Refuted(f"{name} is used before the lane steps that combine it are done")
             except UnboundError as error:
                 return Unknown(f"the elements of {name} depend on {error}")
+    return None
+
+
+def _used_alone(
+    program: Program, fragment: str, ways: Sequence[Route], steps: Sequence[Site], last: Site
+) -> Refuted | None:
+    """A fault where a warp's own part is used, or the total before all parts are in it."""
+    known = {s.frame.path for s in (*steps, *(w.store for w in ways), *(w.reduce for w in ways))}
+    for site in program.sites:
+        here = site.frame.path
+        if here <= last.frame.path or here in known:
+            continue
+        read = {u.ref.name for u in uses(site.statement, program.target) if not u.writes}
+        if fragment in read and not isinstance(site.statement, Assign):
+            return Refuted(f"{fragment} is used where it is the result of one warp")
+        for way in ways:
+            total = way.combined.dst.name
+            if total in read and way.store.frame.path < here < way.reduce.frame.path:
+                return Refuted(f"{total} is used before the results of all warps are in it")
     return None
 
 
