@@ -288,7 +288,7 @@ def test_warp_roles_by_hand(how: str, cluster: bool) -> None:
 def test_roles_that_are_unknown_or_cannot_be_are_refused() -> None:
     assert "'producer' is no way to share work" in refused(lambda s: s.specialize("producer"))
     text = refused(lambda s: tiled(s).specialize())
-    assert "warps cannot have roles: the author shares the tile among warps" in text
+    assert "warps cannot have roles: constraints share the tile among warps" in text
 
 
 def test_a_schedule_and_a_constraint_on_one_axis_are_refused() -> None:

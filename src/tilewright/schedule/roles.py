@@ -90,7 +90,7 @@ def choose_roles(
     if not target.bulk_swizzles:
         return f"{target.name} has no copy engine"
     if shape.shared_out or hardware.waves_per_block is not None:
-        return "the author shares the tile among warps"
+        return "constraints share the tile among warps"
     found = find_product(graph, declared)
     if isinstance(found, str):
         return found
