@@ -158,16 +158,22 @@ def epilogue(size: int) -> Comparison:
 
 
 def cases() -> Iterator[Comparison]:
-    """The table; its plot is drawn when it ends."""
+    """The table; its plot is drawn when it ends, also of what there is where a case fails."""
     done: list[Comparison] = []
-    for case in _cases():
-        done.append(case)
-        yield case
+    try:
+        for case in _cases():
+            done.append(case)
+            yield case
+    finally:
+        if done:
+            _draw(done)
+
+
+def _draw(done: Sequence[Comparison]) -> None:
     whole = prod(c.ratio for c in done) ** (1 / len(done))
     path = Path(os.environ.get("OUT") or Path(__file__).parent) / "gemm.svg"
-    names = [c.name for c in done]
     title = f"Speed over the vendor's libraries; geometric mean {whole:.3f}"
-    path.write_text(bars(title, names, [c.ratio for c in done]))
+    path.write_text(bars(title, [c.name for c in done], [c.ratio for c in done]))
     print(f"geometric mean of the ratios {whole:.3f}, least {min(c.ratio for c in done):.3f}")
 
 
