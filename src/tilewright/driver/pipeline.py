@@ -16,6 +16,7 @@ from tilewright.kernel.pressure import register_estimate, words
 from tilewright.kernel.verify import check
 from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
+from tilewright.lower.obligations.made import sums_made
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.results import Obligation
 from tilewright.schedule.auto import completed
@@ -63,7 +64,7 @@ def proved(
     check(lowered, target)
     kernel = rewritten(simplify(lowered))
     check(kernel, target)
-    obligations = verify(kernel, target, named_axes(graph))
+    obligations = (*verify(kernel, target, named_axes(graph)), *sums_made(graph, kernel))
     raise_first_refuted(obligations)
     return kernel, obligations
 
