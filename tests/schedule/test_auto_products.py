@@ -115,6 +115,21 @@ def test_constraints_of_the_author_are_left_alone() -> None:
     assert completed(graph, asked, SM_90A, declare(graph))[-1:] == asked
 
 
+def test_what_the_author_says_of_the_hardware_joins_what_is_chosen() -> None:
+    names = {"M": 8192, "N": 8192, "K": 8192}
+    graph = trace_program(program().program, names, {})
+    declared = declare(graph)
+    asked = Hardware(stages=3)
+    plain, with_asked = (
+        make_plan(graph, completed(graph, given, SM_90A, declared), SM_90A, declared=declared)
+        for given in ((), (asked,))
+    )
+    assert plain.roles is not None and with_asked.roles is not None
+    assert (plain.roles.pingpong, with_asked.roles.pingpong) == (True, True)
+    assert plain.stages != 3
+    assert with_asked.stages == 3
+
+
 def test_a_product_without_constraints_compiles() -> None:
     sizes = {"M": 300, "N": 520, "K": 72}
     compiled = compile_program(program().program, Specialisation(SM_90A, sizes))

@@ -16,7 +16,14 @@ from tilewright.graph.ops import Graph
 from tilewright.schedule.auto_grouped import choose_grouped
 from tilewright.schedule.auto_products import choose_product
 from tilewright.schedule.auto_stepped import choose_stepped
-from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
+from tilewright.schedule.constraints import (
+    Constraint,
+    Hardware,
+    Tiling,
+    Wave,
+    Workgroup,
+    merged,
+)  # fmt: skip
 from tilewright.schedule.contiguity import contiguous_axis
 from tilewright.schedule.held import held_axes
 from tilewright.schedule.ragged import ragged_of
@@ -84,7 +91,7 @@ def completed(
         return tuple(constraints)
     # What the author says of the hardware may not suit clusters.
     chosen = choose_constraints(graph, target, declared=declared, split=not constraints)
-    return (*chosen.constraints, *constraints)
+    return merged(chosen.constraints, constraints)
 
 
 def _multiplies_matrices(graph: Graph, op: ops.Contract) -> bool:
