@@ -31,6 +31,7 @@ from tilewright.kernel.ops import (
     Value,
     When,
 )  # fmt: skip
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.mapping.layouts import Tiled, registers_per_thread
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
 from tilewright.poly.layout import Layout, Place
@@ -323,9 +324,9 @@ class Builder:
 
     def _decode_computing(self, extents: tuple[int, ...]) -> tuple[str, ...]:
         """Digits of the number of a warp that computes; the role's own where these are it."""
-        if extents == (4,):
+        if extents == (WARPGROUP_WARPS,):
             return (self.role_warp,)
-        if len(extents) == 2 and extents[1] == 4:
+        if len(extents) == 2 and extents[1] == WARPGROUP_WARPS:
             return self.role, self.role_warp
         names = tuple(self.name(f"warp{i}_{n}") for i, n in enumerate(extents))
         digits = tuple((n, Expr.of(e)) for n, e in zip(names, extents, strict=True))

@@ -32,12 +32,9 @@ from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.poly.expr import Expr, Guard, equal
 from tilewright.poly.layout import Place
-from tilewright.schedule.boxes import bulk_problem, contiguous_position
+from tilewright.schedule.boxes import PANELS, ROW_BYTES, STRIP, bulk_problem, contiguous_position
 
 V = Expr.of
-ROW_BYTES = 128  # of a panel, at the most: the widest swizzle
-STRIP = 64  # rows of one warpgroup instruction
-SLOTS = 2  # a warpgroup fills one panel while the copy engine reads the other
 EXCHANGE = 1  # the named barrier of all warps that compute
 PANEL = 2  # the first named barrier of one warpgroup
 ORDER = 5  # the first of the named barriers at which warpgroups wait for their turn
@@ -128,6 +125,8 @@ def _by_panel(
     b: Builder, value: Fragment, panels: _Panels, making: Sequence[Statement]
 ) -> tuple[tuple[Statement, ...], tuple[Assign | Load, ...]]:
     """What comes first, and the elementwise statements at the end that count along the panels."""
+    if panels.count == 1:
+        return tuple(making), ()
     columns, _ = _panel_digits(b, value, panels)
     last = max((i for i, s in enumerate(making) if not isinstance(s, Assign | Load)), default=-1)
     first, each = list(making[: last + 1]), list[Assign | Load]()
@@ -136,8 +135,6 @@ def _by_panel(
             each.append(statement)
         else:
             first.append(statement)
-    if panels.count == 1:
-        return tuple(making), ()
     return tuple(first), tuple(each)
 
 
@@ -218,7 +215,7 @@ def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
 def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
     """Two panels for each warpgroup; outputs of one kind share them."""
     roles = b.plan.roles
-    shape = (roles.consumers if roles else 1, SLOTS, *panels.rows)
+    shape = (roles.consumers if roles else 1, PANELS, *panels.rows)
     for shared in b.shared:
         if shared.name in b.panels and (shared.shape, shared.dtype) == (shape, op.type.dtype):
             return shared
@@ -236,13 +233,13 @@ def _emit_panel(
     """Wait for the slot, fill it together, and let one thread start its copy."""
     strip, panel = place.strip, place.panel
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
-    slot = (strip * panels.count + panel) % SLOTS
+    slot = (strip * panels.count + panel) % PANELS
     meet = NamedBarrier(V(b.role) + PANEL, 128)
     whole = panels.strips * panels.count
-    if whole > 1 and whole % SLOTS:  # the tile before ended on the same slot
+    if whole > 1 and whole % PANELS:  # the tile before ended on the same slot
         first: Guard = (equal(strip, 0), equal(panel, 0))
         b.emit(If((*first, *one), (BulkWait(0, read=True),)))
-    b.emit(If(one, (BulkWait(SLOTS - 1 if whole > 1 else 0, read=True),)))
+    b.emit(If(one, (BulkWait(PANELS - 1 if whole > 1 else 0, read=True),)))
     b.emit(meet)
     b.emit(_store(b, op, value, panels, buffer, slot, place))
     b.emit(ProxyFence())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tilewright.graph.ops import Graph
 from tilewright.kernel.interleave import interleave
 from tilewright.kernel.ops import Barrier, Kernel, Scalar
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.barriers import insert_barriers
 from tilewright.lower.builder import Builder
 from tilewright.lower.grid import place_grid
@@ -17,7 +18,6 @@ from tilewright.lower.ragged import place_ragged
 from tilewright.lower.roles import frame, meeting
 from tilewright.lower.shared import place_shared
 from tilewright.schedule.plan import Plan
-from tilewright.schedule.roles import GROUP_WARPS
 from tilewright.schedule.tensors import declare
 from tilewright.target.model import Target
 
@@ -48,7 +48,7 @@ def lower(
         name=graph.name,
         target=target.name,
         warp_size=plan.warp_size,
-        warps=GROUP_WARPS * (roles.consumers + 1) if roles else plan.warps,
+        warps=WARPGROUP_WARPS * (roles.consumers + 1) if roles else plan.warps,
         grid=grid.factors,
         symbols=tuple(b.symbols.values()),
         tensors=tuple(b.tensors.values()),

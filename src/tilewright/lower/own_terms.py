@@ -30,13 +30,13 @@ from tilewright.kernel.ops import (
     Store,
     Value,
 )
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import EXCHANGE
 from tilewright.lower.grid import Grid
 from tilewright.lower.rings import Operand
 from tilewright.poly.expr import Expr, Guard, at_least, less
 from tilewright.schedule.own_terms import OwnTerms
-from tilewright.schedule.roles import GROUP_WARPS
 
 V = Expr.of
 VECTOR_BYTES = 16  # that one thread clears at once
@@ -129,7 +129,7 @@ def _clear(b: Builder, operand: Operand, slot: Expr, left: Expr) -> list[Assign 
     vector = VECTOR_BYTES // size
     pieces = width // vector
     threads = b.plan.warps * b.plan.warp_size
-    thread = (V(b.role) * GROUP_WARPS + b.role_warp) * b.plan.warp_size + b.role_lane
+    thread = (V(b.role) * WARPGROUP_WARPS + b.role_warp) * b.plan.warp_size + b.role_lane
     zeros = b.name(f"{operand.read.memory}_zeros")
     b.registers.append(Registers(zeros, ring.dtype, (vector,), "zeros"))
     panel, line, term = (b.register_digit(f"clear_{word}") for word in ("panel", "row", "term"))

@@ -13,18 +13,18 @@ from math import prod
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import ArriveExpect, PhaseRef, Phases, PhaseWait, RemoteStore
 from tilewright.kernel.ops import Apply, Assign, Body, If, Load, MemRef, Over, Read, RegRef, Shared
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.lower.role_loops import emit_pipeline
 from tilewright.poly.expr import Expr, at_least, equal, less
 from tilewright.poly.layout import Place
+from tilewright.schedule.boxes import STRIP
 from tilewright.schedule.owners import COLUMNS
 from tilewright.schedule.parts import WORD, whole
 from tilewright.schedule.plan import Roles
-from tilewright.schedule.roles import GROUP_WARPS
 
 V = Expr.of
-STRIP = 64  # rows of one warpgroup instruction
 PIECE = 4  # sums that a thread has of 8 columns of a strip: what it stores together
 
 
@@ -101,7 +101,7 @@ def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) ->
     rows, columns = contract.m or "", contract.n or ""
     extents = {(d.axis, d.stride): d.extent for d in part.layout.at(Place.REGISTER)}
     strips, pieces = extents.get((rows, STRIP), 1), extents.get((columns, COLUMNS), 1)
-    threads = GROUP_WARPS * b.plan.warp_size
+    threads = WARPGROUP_WARPS * b.plan.warp_size
     shape = (roles.consumers, roles.parts - 1, strips * pieces, threads, PIECE)
     buffer = b.buffer("parts", part.dtype, shape, managed=True, span=product.span)
     landed = b.name("landed")

@@ -24,13 +24,13 @@ from tilewright.kernel.ops import (
     Decode,
     If,
 )
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import EXCHANGE
 from tilewright.lower.grid import Grid
 from tilewright.lower.turns import first_turn
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.schedule.plan import Roles
-from tilewright.schedule.roles import GROUP_WARPS
 
 V = Expr.of
 
@@ -46,7 +46,7 @@ def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
     work = grid.alternate(body, b.role, roles.consumers) if roles.pingpong else grid.wrap(body)
     return (
         *grid.head,
-        Decode(V("warp"), ((b.role, V(total)), (b.role_warp, V(GROUP_WARPS)))),
+        Decode(V("warp"), ((b.role, V(total)), (b.role_warp, V(WARPGROUP_WARPS)))),
         Decode(V("lane"), ((b.role_lane, V(b.plan.warp_size)),)),
         *b.decodes,
         InitPhases(tuple(p.name for p in b.phases)),

@@ -9,11 +9,12 @@ from __future__ import annotations
 from tilewright.base.diagnostics import ResourceError
 from tilewright.kernel.async_ops import NamedBarrier
 from tilewright.kernel.ops import Body, If
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import ORDER
 from tilewright.poly.expr import Expr, equal
 from tilewright.schedule.plan import Roles
-from tilewright.schedule.roles import GROUP_WARPS, PINGPONG
+from tilewright.schedule.roles import PINGPONG
 
 V = Expr.of
 
@@ -49,4 +50,4 @@ def first_turn(b: Builder, roles: Roles) -> Body:
 
 def _both(b: Builder) -> int:
     """Threads of both warpgroups."""
-    return PINGPONG * GROUP_WARPS * b.plan.warp_size
+    return PINGPONG * WARPGROUP_WARPS * b.plan.warp_size

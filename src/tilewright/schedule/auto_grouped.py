@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.schedule.boxes import ROW_BYTES
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Workgroup
 from tilewright.schedule.pipelined import plan_roles
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.ragged import ragged_of
-from tilewright.schedule.roles import ROW_BYTES, Shape
+from tilewright.schedule.roles import Shape
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 

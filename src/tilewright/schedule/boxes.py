@@ -9,6 +9,8 @@ from tilewright.schedule.tensors import Declared
 BULK_ALIGN = 16  # bytes; of a tensor and of its strides, for the copy engine
 BOX = 256  # elements along one axis of a box, at the most
 LEAST_ROW, ROW_BYTES = 32, 128  # bytes of a row in shared memory: what swizzles permute
+STRIP = 64  # rows of an output that leave together: those of one warpgroup instruction
+PANELS = 2  # of a warpgroup: it fills one while the copy engine reads the other
 
 
 def row_panels(tile: int, size: int) -> tuple[int, int]:

@@ -15,10 +15,10 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.base.diagnostics import UnsupportedError
+from tilewright.schedule.boxes import ROW_BYTES
 from tilewright.schedule.owners import owners_of
 from tilewright.target.model import Machine, MatrixRate, Scope, Target
 
-ROW_BYTES = 128  # of an operand's row in one step: the width of the copy engine's swizzle
 BARRIER_BYTES = 1024  # of shared memory, kept for barriers and alignment
 PANEL = 64  # columns of the result that go out together
 PANEL_BYTES = 2 * ROW_BYTES  # of each row of the result on its way out: two panels

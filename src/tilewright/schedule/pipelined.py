@@ -9,8 +9,9 @@ from math import prod
 from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.poly.expr import Expr
-from tilewright.schedule.boxes import contiguous_position, row_panels
+from tilewright.schedule.boxes import PANELS, ROW_BYTES, STRIP, contiguous_position, row_panels
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan, Split
@@ -23,9 +24,7 @@ from tilewright.schedule.strips import strips_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 
-STRIP = 64  # rows of an output that leave together
-PANEL_BYTES = 128 * STRIP  # of such rows on their way through shared memory, at the most
-PANELS = 2  # of each consumer: one is filled while the copy engine reads the other
+PANEL_BYTES = ROW_BYTES * STRIP  # of such rows on their way through shared memory, at the most
 RESERVED = 1024  # bytes for barriers and alignment
 MOST_STAGES = 8
 
@@ -121,7 +120,7 @@ def _plan(
     reads = [op for op in ops.walk(graph.body) if isinstance(op, ops.ReadOp)]
     plan = Plan(
         axes=axes,
-        warps=4 if roles.pingpong else 4 * roles.consumers,
+        warps=WARPGROUP_WARPS * (1 if roles.pingpong else roles.consumers),
         warp_size=target.warp_size,
         order=contiguity_order(graph),
         grid=grid,

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from tilewright.base.dtypes import f32
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.poly.expr import Expr
-from tilewright.schedule.boxes import BOX, contiguous_position
+from tilewright.schedule.boxes import BOX, ROW_BYTES, contiguous_position
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.held import held_axes
 from tilewright.schedule.own_terms import OwnTerms, own_terms_of, terms_problem
@@ -24,14 +25,12 @@ from tilewright.schedule.splits import split_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import MmaAtom, Scope, Source, Target
 
-GROUP_WARPS = 4  # warps of a warpgroup
 MOST_CONSUMERS = 3
 PINGPONG = 2  # consumers that take turns
 ACCUMULATORS = {1: 128, 2: 200, 3: 104}  # 32-bit registers of a thread, by consumer warpgroups
 HELD = {1: 208, 2: 200, 3: 128}  # the same, of all values that the loop holds
 PRODUCER_REGISTERS = {1: 56, 2: 40, 3: 32}
 CONSUMER_REGISTERS = {1: 240, 2: 232, 3: 160}
-ROW_BYTES = 128  # of an operand in shared memory, by default: the widest swizzle
 MOST_TERMS = 512  # of a step along an axis that is not looped over
 
 
@@ -246,7 +245,7 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
         found.loop.id, found.product.id, count, PRODUCER_REGISTERS[count],
         CONSUMER_REGISTERS[count], pingpong=alone,
     )  # fmt: skip
-    warps = {a: w for a, w in ((m, GROUP_WARPS * down), (n, along)) if w > 1}
+    warps = {a: w for a, w in ((m, WARPGROUP_WARPS * down), (n, along)) if w > 1}
     copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
     return Pipelined(roles, plan, warps, step, case.inside, copied, case.ragged, case.own_terms)
 
@@ -283,7 +282,7 @@ def _operand_words(factor: Factor, step: int, size: int) -> int:
     if not factor.computed:
         return 0
     sizes = size + sum(read.type.dtype.bytes for read in factor.reads)
-    return step * 64 * sizes // (GROUP_WARPS * 32 * 4)
+    return step * 64 * sizes // (WARPGROUP_WARPS * 32 * 4)
 
 
 def _column_words(case: _Case, m: str, n: str) -> int:

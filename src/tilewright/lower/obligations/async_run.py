@@ -44,6 +44,7 @@ from tilewright.kernel.async_ops import (
     WarpgroupWait,
 )
 from tilewright.kernel.ops import AsyncCommit, AsyncCopy, AsyncWait, Barrier, Loop, When
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.obligations.async_accesses import Accesses
 from tilewright.lower.obligations.async_barriers import Barriers
 from tilewright.lower.obligations.async_skeleton import Skeleton
@@ -77,7 +78,6 @@ from tilewright.lower.obligations.async_values import (
 from tilewright.lower.obligations.async_words import Words
 from tilewright.poly.results import Kind
 
-GROUP = 4  # warps of a warpgroup
 _REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 _REGISTER_STEP = 8
 _MOST_WORK = 800_000  # steps of one execution
@@ -123,7 +123,8 @@ class Run:
             Warpgroup(number, block, tuple(units[block * kernel.warps + w] for w in warps))
             for block in range(kernel.cluster)
             for number, warps in enumerate(
-                range(at, min(at + GROUP, kernel.warps)) for at in range(0, kernel.warps, GROUP)
+                range(at, min(at + WARPGROUP_WARPS, kernel.warps))
+                for at in range(0, kernel.warps, WARPGROUP_WARPS)
             )
         ]
         each = min(_REGISTER_FILE // kernel.threads, skeleton.target.registers_per_thread)
@@ -229,8 +230,8 @@ class Run:
             self.accesses.plain(unit, step, frame.env, frame.mask, group)
 
     def _group(self, unit: Unit) -> Warpgroup:
-        per_block = -(-self.skeleton.kernel.warps // GROUP)
-        return self.state.groups[unit.block * per_block + unit.warp // GROUP]
+        per_block = -(-self.skeleton.kernel.warps // WARPGROUP_WARPS)
+        return self.state.groups[unit.block * per_block + unit.warp // WARPGROUP_WARPS]
 
     # ------------------------------------------------------------ other statements
 
@@ -322,7 +323,7 @@ class Run:
     def _wide(self, unit: Unit, step: Step, frame: Frame) -> bool:
         """A statement that the four warps of a warpgroup execute together."""
         group = self._group(unit)
-        if frame.mask != self.full or len(group.units) < GROUP:
+        if frame.mask != self.full or len(group.units) < WARPGROUP_WARPS:
             raise FaultError(
                 Kind.BARRIER, step.title,
                 f"only a part of {self.words.unit(unit)} reaches {step.title}, which a whole "
@@ -332,7 +333,7 @@ class Run:
         if unit.warp not in group.here:
             group.here[unit.warp] = (step, *[f.value for f in unit.frames])
             unit.why = f"waits for the other warps of warpgroup {group.number}"
-        if len(group.here) < GROUP or len(set(group.here.values())) > 1:
+        if len(group.here) < WARPGROUP_WARPS or len(set(group.here.values())) > 1:
             return False
         if not self._together(group, step, frame.env):
             return False
@@ -374,7 +375,7 @@ class Run:
                 f"a thread and {'grows' if s.grow else 'shrinks'} to {s.count}",
                 step,
             )  # fmt: skip
-        needed = more * GROUP * self.size
+        needed = more * WARPGROUP_WARPS * self.size
         if needed > pool.free:
             for unit in group.units:
                 unit.why = f"waits for {needed} registers, {pool.free} are free"
