@@ -124,10 +124,31 @@ def test_what_the_author_says_of_the_hardware_joins_what_is_chosen() -> None:
         make_plan(graph, completed(graph, given, SM_90A, declared), SM_90A, declared=declared)
         for given in ((), (asked,))
     )
-    assert plain.roles is not None and with_asked.roles is not None
+    assert plain.roles is not None
+    assert with_asked.roles is not None
     assert (plain.roles.pingpong, with_asked.roles.pingpong) == (True, True)
     assert plain.stages != 3
     assert with_asked.stages == 3
+
+
+def asking(sizes: tuple[int, int, int], asked: Hardware) -> Plan:
+    graph = trace_program(program().program, dict(zip(("M", "N", "K"), sizes, strict=True)), {})
+    declared = declare(graph)
+    constraints = completed(graph, (asked,), SM_90A, declared)
+    return make_plan(graph, constraints, SM_90A, declared=declared)
+
+
+@pytest.mark.parametrize("sizes", [(8192, 8192, 8192), (4096, 4096, 4096)], ids=str)
+def test_the_tiles_suit_what_the_author_asks_of_the_hardware(sizes: tuple[int, int, int]) -> None:
+    shared, turns = asking(sizes, Hardware(split_k=2)), asking(sizes, Hardware(pingpong=True))
+    assert shared.roles is not None
+    assert (shared.roles.parts, shared.roles.pingpong) == (2, False)
+    assert turns.roles is not None
+    assert (turns.roles.parts, turns.roles.pingpong) == (1, True)
+    assert asking(sizes, Hardware(specialize=False)).roles is None
+    counted = asking(sizes, Hardware(waves_per_block=(2, 4)))
+    assert counted.roles is None
+    assert counted.warps == 8
 
 
 def test_a_product_without_constraints_compiles() -> None:

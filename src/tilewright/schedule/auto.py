@@ -22,6 +22,7 @@ from tilewright.schedule.constraints import (
     Tiling,
     Wave,
     Workgroup,
+    hardware_of,
     merged,
 )  # fmt: skip
 from tilewright.schedule.contiguity import contiguous_axis
@@ -53,13 +54,13 @@ class Automatic:
 
 def choose_constraints(
     graph: Graph, target: Target, relief: int = 0, declared: Declared | None = None, *,
-    split: bool = True,
+    asked: Hardware | None = None,
 ) -> Automatic:  # fmt: skip
     """Constraints for a graph of known sizes.
 
     With each step of `relief`, up to `MOST_RELIEF`, a thread holds about half as much. `declared`
-    has the tensors' strides and alignments, which decide what the copy engine can move. Unless
-    `split` is false, blocks of a cluster may share the terms of a product's tile.
+    has the tensors' strides and alignments, which decide what the copy engine can move. A
+    product's tiles suit what the author `asked` of the hardware.
     """
     held = held_axes(graph)  # no loop runs along others: reads go there by coordinates
     sizes = {a: n.const for a, n in graph.axes.items() if a in held}
@@ -69,8 +70,8 @@ def choose_constraints(
         known = declared or declare(graph)
         stepped = choose_stepped(graph, contracts[0], sizes, target, known)
         found = stepped and Automatic(stepped[0], (stepped[1],))
-        found = found or _pipelined(graph, contracts[0], target, relief, known, split=split)
-        found = found or _grouped(graph, contracts[0], target, declared or declare(graph))
+        found = found or _pipelined(graph, contracts[0], target, relief, known, asked)
+        found = found or _grouped(graph, contracts[0], target, known)
         found = found or _contraction(graph, contracts[0], sizes, target, relief)
     elif reduced:
         found = _reduction(graph, reduced, sizes, relief)
@@ -89,9 +90,11 @@ def completed(
     known = all(extent.is_const for extent in graph.axes.values())
     if not products or not known or any(not isinstance(c, Hardware) for c in constraints):
         return tuple(constraints)
-    # What the author says of the hardware may not suit clusters.
-    chosen = choose_constraints(graph, target, declared=declared, split=not constraints)
-    return merged(chosen.constraints, constraints)
+    asked = hardware_of(constraints) if constraints else None
+    chosen = choose_constraints(graph, target, declared=declared, asked=asked)
+    counted = asked is not None and asked.waves_per_block is not None  # the author's warps
+    kept = tuple(c for c in chosen.constraints if not (counted and isinstance(c, Wave)))
+    return merged(kept, constraints)
 
 
 def _multiplies_matrices(graph: Graph, op: ops.Contract) -> bool:
@@ -104,10 +107,10 @@ def _multiplies_matrices(graph: Graph, op: ops.Contract) -> bool:
 
 
 def _pipelined(
-    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared, *,
-    split: bool,
+    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared,
+    asked: Hardware | None,
 ) -> Automatic | None:  # fmt: skip
-    found = choose_product(graph, op, target, relief, declared, split=split)
+    found = choose_product(graph, op, target, relief, declared, asked)
     return None if found is None else Automatic(found[0], (f"contraction: {found[1]}",))
 
 

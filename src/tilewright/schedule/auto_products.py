@@ -13,11 +13,10 @@ from math import ceil, log, prod
 from tilewright.base.diagnostics import ConstraintError
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
-from tilewright.schedule.boxes import BOX
-from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Workgroup
+from tilewright.schedule.boxes import BOX, ROW_BYTES
+from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Workgroup, hardware_of
 from tilewright.schedule.model import (
     MOST_ACCUMULATORS,
-    ROW_BYTES,
     WARPGROUP,
     Problem,
     Ranked,
@@ -87,12 +86,13 @@ class _Product:
 
 
 def choose_product(
-    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared, *,
-    split: bool,
+    graph: Graph, op: ops.Contract, target: Target, relief: int, declared: Declared,
+    asked: Hardware | None = None,
 ) -> tuple[tuple[Constraint, ...], str] | None:  # fmt: skip
     """Constraints and the reason; None where warp roles do not suit the product.
 
-    With each step of `relief` a thread holds half as much; `split` allows blocks to share terms.
+    With each step of `relief` a thread holds half as much. Blocks share terms unasked only where
+    the author has `asked` nothing of the hardware.
     """
     product = _product(graph, op, target)
     if product is None:
@@ -101,16 +101,18 @@ def choose_product(
     for form, reason in forms:
         tiles = {product.rows: form.tile_m, product.columns: form.tile_n}
         terms = ROW_BYTES // product.problem.operand_bytes
-        hardware = Hardware(
+        chosen = Hardware(
             cluster=form.cluster if form.cluster > 1 else None, pingpong=form.pingpong or None
         )
+        hardware = hardware_of((chosen, asked or chosen))
         found = _tried(graph, product, tiles, terms, hardware, target, declared)
         if found is not None:
             return found[0], reason
-    for ranked in _ranked(product.problem, target, relief, split=split):
+    for ranked in _ranked(product.problem, target, relief, split=asked is None):
         best = ranked.candidate
         m, n = (best.tile_n, best.tile_m) if best.swapped else (best.tile_m, best.tile_n)
-        hardware = Hardware(split_k=best.split_k if best.split_k > 1 else None)
+        chosen = Hardware(split_k=best.split_k if best.split_k > 1 else None)
+        hardware = hardware_of((chosen, asked or chosen))
         tiles = {product.rows: m, product.columns: n}
         found = _tried(graph, product, tiles, best.tile_k, hardware, target, declared)
         if found is not None and found[1].roles and found[1].roles.consumers == best.consumers:

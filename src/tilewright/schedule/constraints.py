@@ -66,8 +66,6 @@ Constraint = Workgroup | Tiling | Wave | Hardware
 
 def merged(own: Sequence[Constraint], scheduled: Sequence[Constraint]) -> tuple[Constraint, ...]:
     """A program's constraints with a schedule's. Both may not speak of one axis."""
-    hardware = [c for c in own if isinstance(c, Hardware)]
-    more = [c for c in scheduled if isinstance(c, Hardware)]
     for given in own:
         if isinstance(given, Hardware):
             continue
@@ -81,9 +79,16 @@ def merged(own: Sequence[Constraint], scheduled: Sequence[Constraint]) -> tuple[
                 expected="an axis placed by a constraint or by the schedule",
                 mend=f"remove the constraint on {given.axis}",
             )
+    both = (*own, *scheduled)
+    rest = [c for c in both if not isinstance(c, Hardware)]
+    return (*rest, hardware_of(both))
+
+
+def hardware_of(constraints: Sequence[Constraint]) -> Hardware:
+    """All that constraints say of the hardware; of two words on one thing, the later."""
     joined = Hardware()
-    for part in (*hardware, *more):
-        values = {f.name: v for f in fields(part) if (v := getattr(part, f.name)) is not None}
-        joined = replace(joined, **values)
-    rest = [c for c in (*own, *scheduled) if not isinstance(c, Hardware)]
-    return (*rest, joined)
+    for part in constraints:
+        if isinstance(part, Hardware):
+            values = {f.name: v for f in fields(part) if (v := getattr(part, f.name)) is not None}
+            joined = replace(joined, **values)
+    return joined
