@@ -17,7 +17,15 @@ from tilewright.codegen.index import IndexPrinter, Range, bare, counting
 from tilewright.codegen.index import Scope as Variables
 from tilewright.codegen.names import COUNTERS, Names, assign_names
 from tilewright.codegen.values import ValuePrinter
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, Phases, RemoteStore, WarpgroupMma
+from tilewright.kernel.async_ops import (
+    BulkLoad,
+    BulkStore,
+    Collect,
+    Deposit,
+    Phases,
+    RemoteStore,
+    WarpgroupMma,
+)
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -57,8 +65,8 @@ def print_kernel(kernel: Kernel, target: Target, dialect: Dialect) -> str:
     """The whole translation unit of `kernel`.
 
     Parameters come in this order: a pointer for each tensor, the tensor maps, an ``int`` for
-    each symbol, then the scalars, each in the order of the kernel. The launch is one-dimensional:
-    product(kernel.grid) blocks of `kernel.threads` threads.
+    each symbol, the scalars, then a pointer for each exchange, each in the order of the kernel.
+    The launch is one-dimensional: product(kernel.grid) blocks of `kernel.threads` threads.
     """
     _check_dtypes(kernel, dialect)
     declared = {**dialect.prelude, **_atom_declarations(kernel, target, dialect)}
@@ -152,6 +160,7 @@ class _Printer:
             *(self.dialect.map_parameter(self.names.memory[m.name]) for m in kernel.maps),
             *(f"const int {self.names.variables[s.name]}" for s in kernel.symbols),
             *(f"const {stored_type(s.dtype)} {self.names.scalars[s.name]}" for s in kernel.scalars),
+            *(f"unsigned char* __restrict__ {self.names.memory[e.name]}" for e in kernel.exchanges),
         ]
         head = self.dialect.signature(self.names.kernel, kernel)
         lines = [
@@ -260,7 +269,9 @@ class _Printer:
                 return [self.dialect.barrier()]
             case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
                 return self._instances(statement, scope)
-            case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
+            case (
+                BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma() | Deposit() | Collect()
+            ):  # fmt: skip
                 return self._each(
                     statement.over,
                     scope,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 from tilewright.base.diagnostics import AtomError, UnsupportedError
 from tilewright.base.dtypes import DType
@@ -11,15 +12,19 @@ from tilewright.codegen.dialect import call, stored_type
 from tilewright.codegen.index import bare
 from tilewright.codegen.prelude import FUNCTION
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     ArriveExpect,
     AsyncStatement,
+    Await,
     BulkCommit,
     BulkLoad,
     BulkStore,
     BulkWait,
     ClusterArrive,
     ClusterWait,
+    Collect,
+    Deposit,
     InitPhases,
     NamedBarrier,
     PhaseRef,
@@ -33,6 +38,7 @@ from tilewright.kernel.async_ops import (
     WarpgroupMma,
     WarpgroupWait,
 )
+from tilewright.kernel.declared import exchange_flags
 from tilewright.kernel.operands import Descriptor, describe
 from tilewright.kernel.ops import walk
 from tilewright.kernel.refs import RegRef
@@ -65,6 +71,8 @@ def print_async(statement: AsyncStatement, access: AccessPrinter) -> list[str]:
             return _copy(statement, access)
         case RemoteStore():
             return _remote(statement, access)
+        case Deposit() | Announce() | Await() | Collect():
+            return _exchanged(statement, access)
         case WarpgroupMma():
             return _mma(statement, access)
         case WarpgroupWait(0):
@@ -157,6 +165,29 @@ def _remote(store: RemoteStore, access: AccessPrinter) -> list[str]:
     block, phase = access.index.text(store.block), _phase(store.phase, access)
     return call(f"tw_remote_store_{4 * len(words)}", access.unswizzled(store.dst), block, phase,
                 *words)  # fmt: skip
+
+
+def _exchanged(s: Deposit | Announce | Await | Collect, access: AccessPrinter) -> list[str]:
+    """Flags of warps, then pieces ``[block, piece, thread]``: a warp's lie side by side."""
+    kernel, name = access.kernel, access.names.memory[s.exchange]
+    block, thread, warp, lane = (
+        access.names.variables[c] for c in ("block", "thread", "warp", "lane")
+    )
+    other = access.index.operand(s.block) if isinstance(s, Await | Collect) else block
+    if isinstance(s, Announce | Await):
+        function = "tw_announce" if isinstance(s, Announce) else "tw_await"
+        return call(function, f"(unsigned*){name} + ({other} * {kernel.warps} + {warp})", lane)
+    declared = kernel.exchange(s.exchange)
+    count = 0 if declared is None else declared.count // s.width
+    piece = access.index.operand(s.index // s.width)
+    first = exchange_flags(prod(e.const for e in kernel.grid), kernel.warps)
+    place = f"({other} * {count} + {piece}) * {kernel.threads} + {thread}"
+    pointer = f"(int4*)({name} + {first}) + ({place})"
+    ref = s.src if isinstance(s, Deposit) else s.dst
+    registers = f"*(int4*)&{access.register(ref)}"
+    if isinstance(s, Deposit):
+        return call("tw_deposit", pointer, registers)
+    return [f"{registers} = tw_collect({pointer});"]
 
 
 def _later(ref: RegRef, elements: int) -> RegRef:

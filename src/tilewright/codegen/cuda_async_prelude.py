@@ -98,6 +98,29 @@ asm volatile("{\\n.reg .pred again;\\n.reg .b32 warps;\\nmov.u32 warps, %nwarpid
              "wgmma.wait_group.sync.aligned 0;\\n@again bra waiting;\\n}" ::: "memory");
 """
 
+# What the lanes have stored before comes before the flag, for who sees the flag.
+_ANNOUNCE = """
+__syncwarp();
+if (lane == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flag) : "memory");
+"""
+
+_AWAIT = """
+if (lane == 0) {
+  unsigned there;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
+  while (!there);
+  asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" :: "l"(flag) : "memory");
+}
+__syncwarp();
+"""
+
+_COLLECT = """
+int4 r;
+asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+             : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) : "memory");
+return r;
+"""
+
 _HOLD = """
 #pragma unroll
 for (int i = 0; i < n; ++i) asm volatile("" : "+{constraint}"(fragment[i]) :: "memory");
@@ -169,6 +192,18 @@ ASYNC_PRELUDE: dict[str, str] = dict(
             )
         ),
         function("tw_wait_products", "void", "", _WAIT_PRODUCTS),
+        function(
+            "tw_deposit",
+            "void",
+            "int4* p, int4 r",
+            _asm(
+                "st.global.v4.b32 [%0], {%1, %2, %3, %4};",
+                '"l"(p), "r"(r.x), "r"(r.y), "r"(r.z), "r"(r.w)',
+            ),
+        ),
+        function("tw_collect", "int4", "const int4* p", _COLLECT),
+        function("tw_announce", "void", "unsigned* flag, int lane", _ANNOUNCE),
+        function("tw_await", "void", "unsigned* flag, int lane", _AWAIT),
         *(_remote_store(words) for words in (1, 2, 4)),
         *(
             _bulk_load(rank, multicast=multicast)

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, WarpgroupMma
+from tilewright.kernel.async_ops import (
+    BulkLoad,
+    BulkStore,
+    Collect,
+    Deposit,
+    RemoteStore,
+    WarpgroupMma,
+)
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -58,7 +65,7 @@ def assign_names(kernel: Kernel, reserved: Iterable[str]) -> Names:
         if variable not in variables:
             variables[variable] = fresh.take(variable)
     scalars = {s.name: fresh.take(s.name) for s in kernel.scalars}
-    shared = (*kernel.shared, *kernel.phases, *kernel.maps)
+    shared = (*kernel.shared, *kernel.phases, *kernel.maps, *kernel.exchanges)
     memory |= {s.name: fresh.take(s.name) for s in shared}
     registers = {r.name: fresh.take(r.name) for r in kernel.registers}
     return Names(name, variables, memory, registers, scalars)
@@ -94,7 +101,7 @@ def _bound(statement: Statement) -> Iterator[str]:
             yield from (name for name, _ in digits)
         case Loop(var=var) | DataIndex(var=var):
             yield var
-        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
+        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma() | Deposit() | Collect():
             yield from (name for name, _ in statement.over)
         case Assign() | Reduce() | Load() | Store() | AsyncCopy() | Mma():
             yield from (name for name, _ in statement.over)

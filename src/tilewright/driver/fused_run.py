@@ -168,7 +168,7 @@ class FusedRunner:
         launch = self._launches.get(key)
         if launch is None:
             module = self._module(number, kernel, device)
-            launch = bind_launch(module, kernel.interface, {}, scalars)
+            launch = bind_launch(module, kernel.interface, {}, scalars, device.index)
             remember(self._launches, key, launch)
         return launch
 

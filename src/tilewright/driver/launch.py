@@ -189,7 +189,7 @@ class Launcher:
                 mend=f"compile(target={wanted!r})",
             )
         return bind_launch(self.module(call.device), kernel, bind_symbols(kernel, call),
-                           call.scalars)  # fmt: skip
+                           call.scalars, call.device.index)  # fmt: skip
 
     def module(self, device: Device) -> Module:
         """The loaded machine code for a device, from the disk cache where it is there."""

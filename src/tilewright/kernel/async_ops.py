@@ -189,6 +189,60 @@ class RemoteStore:
     note: str = ""
 
 
+# ---------------------------------------------------------------- exchanges between blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Deposit:
+    """Leave registers in the block's part of an exchange, for the same thread of another block.
+
+    Per instance: elements ``exchange[index + j] = src[.., j]``, j < width, 16 bytes together.
+    """
+
+    over: Over
+    exchange: str
+    index: Expr
+    src: RegRef
+    width: int
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Each warp says that what it has deposited may be collected: once in a launch."""
+
+    exchange: str
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Each warp waits until the same warp of the grid's block `block` has announced its deposit,
+    and takes the announcement back."""
+
+    exchange: str
+    block: Expr
+    span: Span | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Take what the same thread of the grid's block `block` has deposited, after an `Await` for
+    that block in the same body. The mirror of `Deposit`."""
+
+    over: Over
+    dst: RegRef
+    exchange: str
+    index: Expr
+    block: Expr
+    width: int
+    span: Span | None = None
+    note: str = ""
+
+
 # ---------------------------------------------------------------- warpgroup matrix instructions
 
 
@@ -278,4 +332,5 @@ AsyncStatement = (
     | BulkLoad | BulkStore | BulkCommit | BulkWait | ProxyFence | RemoteStore
     | WarpgroupMma | WarpgroupFence | WarpgroupCommit | WarpgroupWait
     | SetRegisters | NamedBarrier | ClusterArrive | ClusterWait
+    | Deposit | Announce | Await | Collect
 )  # fmt: skip

@@ -132,6 +132,20 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """Where blocks of the grid leave registers for others: `count` elements of each thread.
+
+    It lies in global memory that the runtime provides (see `exchange_bytes`), with a flag for
+    each warp of each block, which is zero between launches. All blocks run at once.
+    """
+
+    name: str
+    dtype: DType
+    count: int
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """How the copy engine sees a global tensor: as boxes of `box` elements.
 
@@ -176,6 +190,10 @@ class Interface(Protocol):
     @property
     def maps(self) -> tuple[TensorMap, ...]: ...
     @property
+    def exchanges(self) -> tuple[Exchange, ...]: ...
+    @property
+    def warps(self) -> int: ...
+    @property
     def threads(self) -> int: ...
     @property
     def shared_bytes(self) -> int: ...
@@ -199,6 +217,7 @@ class Declarations:
     cluster: int
     phases: tuple[Phases, ...]
     maps: tuple[TensorMap, ...]
+    exchanges: tuple[Exchange, ...]
 
     @property
     def threads(self) -> int:
@@ -214,3 +233,16 @@ def shared_bytes(shared: tuple[Shared, ...], phases: tuple[Phases, ...]) -> int:
     buffers = (s.offset + s.elements * s.dtype.bytes for s in shared)
     barriers = (p.offset + p.count * PHASE_BYTES for p in phases)
     return max((*buffers, *barriers), default=0)
+
+
+EXCHANGE_PIECE = 16  # bytes that a thread leaves and takes together
+
+
+def exchange_flags(blocks: int, warps: int) -> int:
+    """The bytes at the head of an exchange: a word for each warp, up to a whole sector."""
+    return -(-blocks * warps * 4 // 128) * 128
+
+
+def exchange_bytes(exchange: Exchange, blocks: int, warps: int, threads: int) -> int:
+    """The global memory of an exchange: flags, then ``[block, piece, thread]`` pieces."""
+    return exchange_flags(blocks, warps) + blocks * threads * exchange.count * exchange.dtype.bytes

@@ -19,8 +19,8 @@ from enum import Enum
 from tilewright.base.dtypes import DType, boolean
 from tilewright.base.spans import Span
 from tilewright.kernel.async_ops import AsyncStatement
-from tilewright.kernel.declared import Mode as Mode  # noqa: PLC0414
 from tilewright.kernel.declared import (
+    Exchange,
     Phases,
     Registers,
     Scalar,
@@ -30,6 +30,7 @@ from tilewright.kernel.declared import (
     TensorMap,
     shared_bytes,
 )
+from tilewright.kernel.declared import Mode as Mode  # noqa: PLC0414
 from tilewright.kernel.declared import Swizzle as Swizzle  # noqa: PLC0414
 from tilewright.kernel.refs import MemRef, Over, ReducedAxis, RegRef
 from tilewright.poly.expr import Expr, Guard
@@ -373,6 +374,7 @@ class Kernel:
     cluster: int = 1  # neighbouring blocks that run together; it divides the block count
     phases: tuple[Phases, ...] = ()
     maps: tuple[TensorMap, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -394,6 +396,9 @@ class Kernel:
 
     def phase_array(self, name: str) -> Phases | None:
         return next((p for p in self.phases if p.name == name), None)
+
+    def exchange(self, name: str) -> Exchange | None:
+        return next((e for e in self.exchanges if e.name == name), None)
 
     def fragment(self, name: str) -> Registers:
         return next(r for r in self.registers if r.name == name)

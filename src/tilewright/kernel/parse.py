@@ -53,7 +53,6 @@ from tilewright.poly.expr import Guard
 _SIGNS = {sign: op for op, sign in INFIX.items()}
 _PARTS = {part.value: part for part in Part}
 _MODES = {mode.value: mode for mode in Mode}
-_DECLARATIONS = {"symbol", "require", "scalar", "shared", "phases", "map", "reg", *_MODES}
 
 
 def parse_kernel(text: str) -> Kernel:

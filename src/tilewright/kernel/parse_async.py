@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     ArriveExpect,
     AsyncStatement,
+    Await,
     BulkCommit,
     BulkLoad,
     BulkStore,
     BulkWait,
     ClusterArrive,
     ClusterWait,
+    Collect,
+    Deposit,
     InitPhases,
     NamedBarrier,
     PhaseRef,
@@ -27,9 +31,11 @@ from tilewright.kernel.async_ops import (
 )
 from tilewright.kernel.refs import Over, ReducedAxis, RegRef
 from tilewright.kernel.scan import Line
+from tilewright.poly.expr import Expr
 
 ASYNC_WORDS = frozenset(
-    "init arrive wait bulk remote proxy warpgroup registers named cluster".split()
+    "init arrive wait bulk remote proxy warpgroup registers named cluster deposit announce await "
+    "collect".split()
 )
 
 
@@ -62,6 +68,8 @@ def read_async(line: Line, word: str, over: Over) -> AsyncStatement:
             arrive = _either(line, "arrive", "barrier")
             barrier = line.expr()
             return NamedBarrier(barrier, line.after("of").integer(), arrive, line.note)
+        case "deposit" | "announce" | "await" | "collect":
+            return _exchanged(line, word, over)
         case _:
             arrive = _either(line, "arrive", "wait")
             return ClusterArrive(line.note) if arrive else ClusterWait()
@@ -107,6 +115,32 @@ def _remote(line: Line, over: Over) -> RemoteStore:
     return RemoteStore(over, dst, src, width, block, _phase(line.after("signals")), note=line.note)
 
 
+def _exchanged(line: Line, word: str, over: Over) -> AsyncStatement:
+    match word:
+        case "deposit":
+            width = line.integer()
+            name, index = _element(line)
+            return Deposit(over, name, index, line.after("=").regs(), width, note=line.note)
+        case "announce":
+            return Announce(line.name(), note=line.note)
+        case "await":
+            name = line.name()
+            return Await(name, line.after("of").after("block").expr(), note=line.note)
+        case _:
+            width = line.integer()
+            dst = line.regs()
+            name, index = _element(line.after("="))
+            block = line.after("of").after("block").expr()
+            return Collect(over, dst, name, index, block, width, note=line.note)
+
+
+def _element(line: Line) -> tuple[str, Expr]:
+    name = line.name()
+    index = line.after("[").expr()
+    line.expect("]")
+    return name, index
+
+
 def _warpgroup(line: Line, over: Over) -> AsyncStatement:
     if line.accept("fence"):
         return WarpgroupFence()
@@ -132,10 +166,7 @@ def _tile(line: Line, ref: RegRef) -> TileRef:
 
 
 def _phase(line: Line) -> PhaseRef:
-    name = line.name()
-    index = line.after("[").expr()
-    line.expect("]")
-    return PhaseRef(name, index)
+    return PhaseRef(*_element(line))
 
 
 def read_reduces(line: Line) -> tuple[ReducedAxis, ...]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from tilewright.base.dtypes import DType
 from tilewright.kernel.declared import (
     Declarations,
+    Exchange,
     Mode,
     Phases,
     Registers,
@@ -24,7 +25,7 @@ from tilewright.poly.scan import Line
 
 _Line = TypeVar("_Line", bound=Line)
 _MODES = {mode.value: mode for mode in Mode}
-_WORDS = {"symbol", "require", "scalar", "shared", "phases", "map", "reg", *_MODES}
+_WORDS = {"symbol", "require", "scalar", "shared", "phases", "map", "exchange", "reg", *_MODES}
 
 
 def parse_declarations(text: str) -> Declarations:
@@ -64,6 +65,7 @@ def read_declared(head: Line, rest: Sequence[Line]) -> tuple[Declarations, int]:
         name, target, int(lanes[1:]), warps, grid, tuple(found.symbols), tuple(found.tensors),
         tuple(found.scalars), tuple(found.shared), tuple(found.registers),
         tuple(found.contracts), cluster, tuple(found.phases), tuple(found.maps),
+        tuple(found.exchanges),
     )  # fmt: skip
     return declared, count
 
@@ -80,6 +82,7 @@ class _Lists:
         self.registers: list[Registers] = []
         self.phases: list[Phases] = []
         self.maps: list[TensorMap] = []
+        self.exchanges: list[Exchange] = []
 
     def read(self, line: Line) -> None:
         word = line.name()
@@ -104,6 +107,8 @@ class _Lists:
                 self.registers.append(Registers(name, dtype, line.extents(), line.note))
             elif word == "shared":
                 self.shared.append(self._shared(line, name, dtype))
+            elif word == "exchange":
+                self.exchanges.append(Exchange(name, dtype, line.after("count").integer()))
             else:
                 shape, strides = line.expressions(), line.after("strides").expressions()
                 align, bits = line.after("align").integer(), line.optional("index", 64)

@@ -9,8 +9,11 @@ from tilewright.kernel.async_ops import (
     Arrive,
     ArriveExpect,
     AsyncStatement,
+    Await,
     BulkLoad,
     BulkStore,
+    Collect,
+    Deposit,
     NamedBarrier,
     PhaseRef,
     PhaseWait,
@@ -88,6 +91,7 @@ def strip_spans(kernel: Kernel) -> Kernel:
         shared=tuple(replace(buffer, span=None) for buffer in kernel.shared),
         phases=tuple(replace(phases, span=None) for phases in kernel.phases),
         maps=tuple(replace(tensor_map, span=None) for tensor_map in kernel.maps),
+        exchanges=tuple(replace(exchange, span=None) for exchange in kernel.exchanges),
         body=rewrite(kernel.body, strip),
     )
 
@@ -194,6 +198,14 @@ def _map_async(statement: AsyncStatement, f: Mapped) -> AsyncStatement:
             )
         case NamedBarrier():
             return replace(statement, barrier=f(statement.barrier))
+        case Deposit():
+            src = map_registers(statement.src, f)
+            return replace(statement, index=f(statement.index), src=src)
+        case Await():
+            return replace(statement, block=f(statement.block))
+        case Collect():
+            dst, index = map_registers(statement.dst, f), f(statement.index)
+            return replace(statement, dst=dst, index=index, block=f(statement.block))
         case _:
             return statement
 

@@ -10,6 +10,8 @@ from math import prod
 from tilewright.kernel.async_ops import (
     ClusterArrive,
     ClusterWait,
+    Collect,
+    Deposit,
     InitPhases,
     RemoteStore,
     WarpgroupMma,
@@ -65,6 +67,7 @@ def _names(view: View) -> Iterator[Fault]:
     k = view.kernel
     declared = [
         *k.symbols, *k.tensors, *k.scalars, *k.shared, *k.registers, *k.phases, *k.maps,
+        *k.exchanges,
     ]  # fmt: skip
     seen: set[str] = set()
     for name in (d.name for d in declared):
@@ -328,7 +331,7 @@ def _run(view: View, statement: Statement, ref: RegRef) -> int:
     match statement:
         case Load():
             return statement.width if ref is statement.dst else 1
-        case Store() | RemoteStore():
+        case Store() | RemoteStore() | Deposit() | Collect():
             return statement.width
         case Mma() | WarpgroupMma():
             atom = view.target.atom(statement.atom)

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     ArriveExpect,
+    Await,
     BulkLoad,
     BulkStore,
+    Collect,
+    Deposit,
     NamedBarrier,
     PhaseRef,
     PhaseWait,
@@ -206,7 +210,7 @@ def unrolled_digits(statement: Statement) -> Over:
     match statement:
         case Assign() | Load() | Store() | AsyncCopy() | Mma():
             return statement.over
-        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma():
+        case BulkLoad() | BulkStore() | RemoteStore() | WarpgroupMma() | Deposit() | Collect():
             return statement.over
         case Reduce():
             return statement.over + statement.along
@@ -216,7 +220,7 @@ def unrolled_digits(statement: Statement) -> Over:
 
 def written_fragment(statement: Statement) -> RegRef | None:
     match statement:
-        case Assign() | Reduce() | Load():
+        case Assign() | Reduce() | Load() | Collect():
             return statement.dst
         case Mma() | WarpgroupMma():
             return statement.d
@@ -234,7 +238,7 @@ def read_fragments(statement: Statement) -> Iterator[RegRef]:
             yield statement.ref
         case Load():
             yield from (c.ref for c in statement.indirect)
-        case Store() | RemoteStore():
+        case Store() | RemoteStore() | Deposit():
             yield statement.src
         case Reduce():
             yield statement.dst
@@ -343,7 +347,7 @@ def expressions(statement: Statement) -> Iterator[Expr]:
         case Load():
             for coordinate in statement.indirect:
                 yield from coordinate.ref.index
-        case Store() | RemoteStore():
+        case Store() | RemoteStore() | Deposit():
             yield from statement.src.index
         case Mma():
             yield from (*statement.a.index, *statement.b.index)
@@ -381,6 +385,12 @@ def _async_expressions(statement: Statement) -> Iterator[Expr]:
                 yield from statement.a.index
         case NamedBarrier():
             yield statement.barrier
+        case Deposit():
+            yield statement.index
+        case Await():
+            yield statement.block
+        case Collect():
+            yield from (statement.index, statement.block)
         case _:
             pass
 
@@ -394,7 +404,7 @@ def is_warpgroup_wide(statement: Statement) -> bool:
 def is_warp_wide(statement: Statement) -> bool:
     """Whether all lanes of a warp must execute the statement together."""
     match statement:
-        case Mma() | NamedBarrier():
+        case Mma() | NamedBarrier() | Deposit() | Announce() | Await() | Collect():
             return True
         case Load() | Store():
             return statement.matrix is not None

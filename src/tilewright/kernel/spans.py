@@ -14,7 +14,9 @@ _Part = TypeVar("_Part")
 
 def spans_of(kernel: Kernel) -> tuple[Span | None, ...]:
     """The span of each declaration and statement that may have one; tensors come first."""
-    declared = (*kernel.tensors, *kernel.shared, *kernel.phases, *kernel.maps)
+    declared = (
+        *kernel.tensors, *kernel.shared, *kernel.phases, *kernel.maps, *kernel.exchanges,
+    )  # fmt: skip
     return tuple(getattr(part, "span", None) for part in (*declared, *walk(kernel.body)))
 
 
@@ -27,6 +29,7 @@ def with_spans(kernel: Kernel, spans: Sequence[Span | None]) -> Kernel:
         shared=_placed(kernel.shared, rest),
         phases=_placed(kernel.phases, rest),
         maps=_placed(kernel.maps, rest),
+        exchanges=_placed(kernel.exchanges, rest),
         body=_body(kernel.body, rest),
     )
 

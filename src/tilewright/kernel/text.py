@@ -54,7 +54,7 @@ from tilewright.kernel.phrases import (
     show_reduces,
     show_ref,
 )
-from tilewright.kernel.text_async import show_async, show_map, show_phases
+from tilewright.kernel.text_async import show_async, show_exchange, show_map, show_phases
 from tilewright.kernel.values import INFIX, inferred_dtype
 
 __all__ = [
@@ -120,6 +120,8 @@ def _declarations(kernel: Kernel) -> Iterator[str]:
         yield f"  {show_phases(phases)}"
     for tensor_map in kernel.maps:
         yield f"  {show_map(tensor_map)}"
+    for exchange in kernel.exchanges:
+        yield f"  {show_exchange(exchange)}"
     for fragment in kernel.registers:
         shape = ", ".join(str(extent) for extent in fragment.shape)
         yield f"  reg {fragment.name}: {fragment.dtype}[{shape}]{_comment(fragment.holds)}"

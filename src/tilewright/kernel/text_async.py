@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     ArriveExpect,
     AsyncStatement,
+    Await,
     BulkCommit,
     BulkLoad,
     BulkStore,
     BulkWait,
     ClusterArrive,
     ClusterWait,
+    Collect,
+    Deposit,
     InitPhases,
     NamedBarrier,
     PhaseRef,
@@ -27,6 +31,7 @@ from tilewright.kernel.async_ops import (
     WarpgroupMma,
     WarpgroupWait,
 )
+from tilewright.kernel.declared import Exchange
 from tilewright.kernel.phrases import (
     show_expr,
     show_guard,
@@ -46,6 +51,10 @@ def show_map(tensor_map: TensorMap) -> str:
     axes = f" axes {list(tensor_map.axes)}" if tensor_map.axes else ""
     swizzle = f" swizzle {tensor_map.swizzle}" if tensor_map.swizzle else ""
     return f"map {tensor_map.name}: {tensor_map.tensor} box {list(tensor_map.box)}{swizzle}{axes}"
+
+
+def show_exchange(exchange: Exchange) -> str:
+    return f"exchange {exchange.name}: {exchange.dtype} count {exchange.count}"
 
 
 def show_async(statement: AsyncStatement) -> str:
@@ -76,6 +85,8 @@ def show_async(statement: AsyncStatement) -> str:
             return "cluster arrive"
         case ClusterWait():
             return "cluster wait"
+        case Deposit() | Announce() | Await() | Collect():
+            return _exchanged(statement)
         case _:
             return _group(statement)
 
@@ -94,6 +105,20 @@ def _group(
             return "warpgroup commit"
         case WarpgroupWait(pending):
             return f"warpgroup wait {pending}"
+
+
+def _exchanged(statement: Deposit | Announce | Await | Collect) -> str:
+    name = statement.exchange
+    match statement:
+        case Deposit(over, _, index, src, width):
+            return f"{show_over(over)}deposit {width} {name}[{show_expr(index)}] = {show_ref(src)}"
+        case Announce():
+            return f"announce {name}"
+        case Await(_, block):
+            return f"await {name} of block {show_expr(block)}"
+        case Collect(over, dst, _, index, block, width):
+            source = f"{name}[{show_expr(index)}] of block {show_expr(block)}"
+            return f"{show_over(over)}collect {width} {show_ref(dst)} = {source}"
 
 
 def _phase(ref: PhaseRef) -> str:

@@ -6,13 +6,14 @@ from tilewright.base.diagnostics import LegalityError
 from tilewright.kernel.fault import Fault, Rule, View
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.rules_async import ASYNC
+from tilewright.kernel.rules_exchange import EXCHANGE
 from tilewright.kernel.rules_memory import MEMORY
 from tilewright.kernel.rules_structure import STRUCTURE
 from tilewright.kernel.rules_values import VALUES
 from tilewright.kernel.text import show_statement
 from tilewright.target.model import Target
 
-RULES: tuple[Rule, ...] = STRUCTURE + VALUES + MEMORY + ASYNC
+RULES: tuple[Rule, ...] = STRUCTURE + VALUES + MEMORY + ASYNC + EXCHANGE
 
 
 def check(kernel: Kernel, target: Target) -> None:

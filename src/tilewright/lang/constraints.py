@@ -79,7 +79,8 @@ class HardwareConstraint:
     With `specialize` one warpgroup copies operands ahead and the others multiply (Hopper).
     Of such kernels, `cluster` blocks with neighbouring tiles load the operand that they share for
     each other; with `pingpong` two warpgroups compute whole tiles in turns, so that one's epilogue
-    runs while the other multiplies; `split_k` blocks of a cluster share the terms of each tile.
+    runs while the other multiplies; `split_k` blocks of a cluster share the terms of each tile;
+    with ``stream_k=(tiles, blocks)`` each `blocks` blocks share the steps of `tiles` tiles evenly.
     Whatever is left out is chosen by the policy for the target.
     """
 
@@ -91,6 +92,7 @@ class HardwareConstraint:
     cluster: int | None = None
     pingpong: bool | None = None
     split_k: int | None = None
+    stream_k: tuple[int, int] | None = None
     span: Span | None = field(default_factory=here, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,10 +123,24 @@ class HardwareConstraint:
                     "a positive number of blocks",
                     f"for example {name}=2, or leave it out",
                 )
+        if self.stream_k is not None and not (
+            isinstance(self.stream_k, tuple)  # pyright: ignore[reportUnnecessaryIsInstance]
+            and _is_pair(self.stream_k)
+        ):
+            raise _malformed(
+                f"stream_k is {self.stream_k!r}",
+                self.span,
+                "a number of tiles, and one of blocks that share their steps",
+                "for example stream_k=(2, 5), or leave it out",
+            )
 
 
 def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_pair(value: Sequence[object]) -> bool:
+    return len(value) == 2 and all(_is_count(n, 1) for n in value)
 
 
 def _malformed(message: str, span: Span | None, expected: str, mend: str) -> TilewrightError:
@@ -167,6 +183,7 @@ def _bind(constraint: Constraint, bindings: Mapping[str, int]) -> bound.Constrai
                 constraint.cluster,
                 constraint.pingpong,
                 constraint.split_k,
+                constraint.stream_k,
                 constraint.span,
             )
         case WorkgroupConstraint(axis, tile, dim, span):

@@ -17,6 +17,7 @@ from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span
 from tilewright.graph.ops import Graph, Iterate, Memory, Op, WriteOp, region, walk
 from tilewright.kernel.async_ops import Phases, TensorMap
+from tilewright.kernel.declared import Exchange
 from tilewright.kernel.ops import (
     Body,
     Decode,
@@ -35,7 +36,7 @@ from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.mapping.layouts import Tiled, registers_per_thread
 from tilewright.poly.expr import Constraint, Expr, Guard, at_least, equal, less
 from tilewright.poly.layout import Layout, Place
-from tilewright.schedule.plan import Plan
+from tilewright.schedule.plan import Plan, Stream
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
 
@@ -103,6 +104,40 @@ class Placed:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A block's steps of its group's tiles: `number` counts the blocks that share them from the
+    first step on, `tile` the tiles. `group` is the number of the block with the last steps."""
+
+    stream: Stream
+    number: Expr
+    tile: Expr
+    group: Expr
+
+    def count(self, step: Expr | int) -> Expr:
+        """How many steps the block has had before one of the tile's; negative for others'."""
+        return self.tile * self.stream.whole + step - self.number * self.stream.steps
+
+    def has(self, step: Expr) -> Guard:
+        return (at_least(self.count(step), 0), less(self.count(step), self.stream.steps))
+
+    @property
+    def touches(self) -> Guard:
+        """Holds where the block has some of the tile's steps."""
+        last = self.stream.whole - 1
+        return (at_least(self.count(last), 0), less(self.count(0), self.stream.steps))
+
+    @property
+    def owns(self) -> Guard:
+        """Holds where the block has the tile's first step."""
+        return (at_least(self.count(0), 0),)
+
+    def block(self, number: Expr) -> Expr:
+        """The block with this number in the group. Blocks with later steps come first in the grid,
+        so no block waits for one that begins after it."""
+        return self.group + (self.stream.blocks - 1) - number
+
+
 @dataclass(slots=True)
 class Scope:
     """An open body: the loop over `axis` with counter `step`, or (no axis) a plain one."""
@@ -139,12 +174,14 @@ class Builder:
         self.turn = Expr.of(0)  # tiles that the block had before this one
         self.part = Expr.of(0)  # which part of its tile a block of several owns,
         self.helper = Expr.of(0)  # if this is zero,
-        self.owned: int | None = None  # and from which statement on it is alone with it
+        self.owned: tuple[int, Guard] | None = None  # from which statement on owners are alone
+        self.share: Share | None = None  # the block's share of the steps of several tiles
         self.shares = False  # whether the blocks of a cluster load tiles for each other
         self.rank = Expr.of(0)  # the block's number in its cluster
         self.peers: set[str] = set()  # digits that tell the blocks of a cluster apart
         self.phases: list[Phases] = []
         self.maps: list[TensorMap] = []
+        self.exchanges: list[Exchange] = []
         self.panels: set[str] = set()  # shared buffers on whose way outputs leave the block
         self.copies: Body = ()  # what the warpgroup that copies does for one tile
         self.rings: dict[int, tuple[Shared, Expr]] = {}

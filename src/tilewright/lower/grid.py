@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.kernel.ops import Body, Decode, If, Loop, Symbol
-from tilewright.lower.builder import Builder
+from tilewright.lower.builder import Builder, Share
 from tilewright.poly.expr import Constraint, Expr, less
-from tilewright.schedule.grid import HELPER, PART, GridPlace, Merge, Split
+from tilewright.schedule.grid import HELPER, PART, SHARER, SHARING, GridPlace, Merge, Split
+from tilewright.schedule.plan import Stream
 
 Wrap = Callable[[Body], Body]
 
@@ -50,6 +51,9 @@ def place_grid(b: Builder) -> Grid:
         if grid.place(leaf) is GridPlace.LOOP:
             turns = len(wraps), str(values[leaf]), extents[leaf]
             wraps.append(_looping(str(values[leaf]), extents[leaf]))
+            if b.plan.roles is not None and b.plan.roles.stream is not None:
+                b.share = _share(b.plan.roles.stream, values, values[leaf])
+                wraps.append(_guarding(*b.share.touches))
             turn = turn * (extents[leaf].const if b.persistent else 1) + values[leaf]
             b.persistent = True
     for step in reversed(grid.steps):
@@ -68,7 +72,7 @@ def place_grid(b: Builder) -> Grid:
                 wraps.append(_decoding(Decode(values[result], pair)))
     b.turn = turn
     b.part, b.helper = (values.get(c, Expr.of(0)) for c in (PART, HELPER))
-    axes = (counter for counter in grid.extents if counter not in (PART, HELPER))
+    axes = (counter for counter in grid.extents if counter not in SHARING)
     b.blocks.update({axis: values[axis] for axis in axes})
     factors = tuple(extents[d] for d in blocks) or (Expr.of(1),)
 
@@ -108,8 +112,14 @@ def _alternating(variable: str, turn: str, extent: Expr, role: str, roles: int) 
     return wrap
 
 
-def _guarding(constraint: Constraint) -> Wrap:
-    return lambda body: (If((constraint,), body),)
+def _guarding(*guard: Constraint) -> Wrap:
+    return lambda body: (If(guard, body),)
+
+
+def _share(stream: Stream, values: Mapping[str, Expr], tile: Expr) -> Share:
+    sharer = values[SHARER]
+    number = Expr.of(stream.blocks - 1) - sharer
+    return Share(stream, number, tile, values["group"] * stream.blocks)
 
 
 def _chain(wraps: list[Wrap]) -> Wrap:

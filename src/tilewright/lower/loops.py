@@ -39,6 +39,7 @@ from tilewright.lower.dependencies import (
 )  # fmt: skip
 from tilewright.lower.parts import emit_in_parts
 from tilewright.lower.role_loops import emit_pipeline
+from tilewright.lower.stream import emit_streamed
 from tilewright.lower.values import (
     allocated,
     block_start,
@@ -155,8 +156,12 @@ def emit_iterate(b: Builder, op: ops.Iterate) -> None:
         return
     roles = b.plan.roles
     if roles is not None and roles.loop == op.id:
-        parts = roles.parts > 1
-        made = (emit_in_parts(b, op, roles),) if parts else emit_pipeline(b, op, roles)
+        if roles.stream is not None:
+            made = (emit_streamed(b, op, roles),)
+        elif roles.parts > 1:
+            made = (emit_in_parts(b, op, roles),)
+        else:
+            made = emit_pipeline(b, op, roles)
         for result in results:
             b.scopes[-1].memo[result.id, None] = made[result.position]
         return

@@ -59,6 +59,7 @@ def lower(
         cluster=grid.cluster,
         phases=tuple(b.phases),
         maps=tuple(b.maps),
+        exchanges=tuple(b.exchanges),
     )
     meet = Barrier if roles is None else meeting(b)
     ordered = insert_barriers(kernel, frozenset(b.managed), meet)

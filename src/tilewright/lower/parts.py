@@ -83,17 +83,18 @@ def emit_in_parts(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     exchange = _declare(b, product, part, roles)
     _send(b, exchange, sums, roles, product)
     if roles.owners < roles.parts:  # what follows is for the owners alone
-        b.owned = len(b.scopes[0].body)
+        b.owned = len(b.scopes[0].body), (equal(b.helper, 0),)
     _keep(b, exchange, sums, part, roles, product)
     _add(b, exchange, part, roles, product)
     return part
 
 
 def owned(b: Builder, body: Body) -> Body:
-    """A block's work, of which only the owners of a part do what follows the exchange."""
+    """A block's work, of which only who owns the tile, or a part of it, does what follows."""
     if b.owned is None:
         return body
-    return (*body[: b.owned], If((equal(b.helper, 0),), body[b.owned :]))
+    first, guard = b.owned
+    return (*body[:first], If(guard, body[first:]))
 
 
 def _declare(b: Builder, product: ops.Contract, part: Fragment, roles: Roles) -> _Exchange:

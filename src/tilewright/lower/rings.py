@@ -21,7 +21,7 @@ from tilewright.kernel.async_ops import (
     TensorMap,
     TileRef,
 )
-from tilewright.kernel.ops import Body, Loop, MemRef, Over, Shared
+from tilewright.kernel.ops import Body, If, Loop, MemRef, Over, Shared
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import swizzle_of
 from tilewright.lower.role_strips import StripRing, copy_strip
@@ -95,6 +95,8 @@ def counter(b: Builder, axis: str, step: Expr) -> Expr:
     or counts them."""
     if b.counted is not None:
         return b.counted + step
+    if b.share is not None:
+        return b.share.count(step)
     return b.turn * (b.plan.axes[axis].steps.const if b.persistent else 0) + step
 
 
@@ -169,6 +171,8 @@ def copies(
         *(_copy(b, o, ring.axis, full, step) for o in operands),
         *(copy_strip(b, s, ring.axis, full, step) for s in strips),
     )
+    if b.share is not None:
+        body = (If(b.share.has(step), body),)
     return Loop(str(step), b.plan.axes[ring.axis].steps, body, span=operands[0].read.span)
 
 

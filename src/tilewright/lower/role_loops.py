@@ -50,7 +50,7 @@ from tilewright.lower.role_tiles import load_tile
 from tilewright.lower.turns import await_turn, pass_turn
 from tilewright.lower.values import INLINE, demand, expression
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Expr, Guard, at_least, equal
+from tilewright.poly.expr import Expr, Guard, at_least, equal, less
 from tilewright.poly.layout import Place
 from tilewright.schedule.plan import ContractPlan, Roles
 from tilewright.schedule.role_products import Factor, Multiplied, find_product, made_of
@@ -131,7 +131,7 @@ def _set(b: Builder, work: _Work, number: int) -> None:
 def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
     """Add each step's product onto the same registers; two steps' are under way at once."""
     ring = work.ring
-    with b.loop(op.axis, op.span) as step:
+    with b.loop(op.axis, op.span) as step, b.guarded(_own_step(b, step), None, op.span):
         count = counter(b, op.axis, step)
         _await_slot(b, work, count, op)
         clear_others(b, (*work.rows, work.columns), ring.slot(count), step)
@@ -142,10 +142,20 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
         b.emit(WarpgroupWait(1))
         before = PhaseRef(ring.empty, ring.slot(count + (ring.stages - 1)))
         note = "the products before have read their slot"
-        one = (equal(b.role_lane, 0), at_least(step, 1))
-        b.emit(If(one, released(b, before, note)))
+        b.emit(If((equal(b.role_lane, 0), *_later(b, step, 0, 1)), released(b, before, note)))
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
+
+
+def _own_step(b: Builder, step: Expr) -> Guard:
+    """Holds in the block's steps of the tile; empty where it has all."""
+    return b.share.has(step) if b.share is not None else ()
+
+
+def _later(b: Builder, step: Expr, term: Expr | int, tile: int) -> Guard:
+    """Holds where the block has had a step's terms before in this tile."""
+    first: Guard = (at_least(step * tile + term, 1),)
+    return first if b.share is None else (*first, at_least(b.share.count(step) * tile + term, 1))
 
 
 def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
@@ -207,6 +217,8 @@ def _release(b: Builder, work: _Work, count: Expr) -> None:
     phase = PhaseRef(work.ring.empty, work.ring.slot(count))
     steps = b.plan.axes[work.ring.axis].steps
     some: Guard = () if b.plan.own_terms is None else (at_least(steps, 1),)
+    if b.share is not None:  # who has the last step needs its slot no more
+        some = (less(count, b.share.stream.steps),)
     b.emit(If((equal(b.role_lane, 0), *some), released(b, phase)))
 
 
@@ -372,7 +384,6 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
         a = tile(work.rows[0], atom.m)
     else:
         a = atom_ref(terms.rows, {**chosen, k: term // atom.k})
-    begun = step * b.plan.axes[looped].tile + term  # zero in the first product of all
     coordinate = b.step_start(k, step) + term if looped == k else term
     by_data = b.plan.own_terms is not None
     extent = b.last_term - b.starts[k] if by_data else b.plan.axes[k].extent
@@ -382,7 +393,9 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
         whole = b.plan.axes[looped].extent * size
         counted = ReducedAxis(f"{looped}_{k}", whole, step * size + term)
     start = work.found.loop.inits[0] if work.found.in_place else product.acc
-    first: Guard = (at_least(begun if work.found.in_place else term, 1),)
+    first: Guard = (at_least(term, 1),)
+    if work.found.in_place:
+        first = _later(b, step, term, b.plan.axes[looped].tile)
     return WarpgroupMma(
         over, atom.name, atom_ref(made, chosen), a, tile(work.columns, atom.n),
         first if _is_zero(b, start) and not by_data else (), (counted,), product.span,

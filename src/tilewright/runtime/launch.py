@@ -17,6 +17,7 @@ from tilewright.base.dtypes import DType
 from tilewright.kernel.declared import Interface
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
+from tilewright.runtime.exchanges import Exchanges
 from tilewright.runtime.tensor_maps import (
     MAP_ALIGN,
     MAP_FORMAT,
@@ -43,7 +44,8 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ParameterBlock:
-    """Where each parameter of a kernel lies in one buffer: pointers, maps, symbols, scalars."""
+    """Where each parameter of a kernel lies in one buffer: pointers, maps, symbols, scalars,
+    exchanges."""
 
     formats: tuple[str, ...]
     offsets: tuple[int, ...]
@@ -51,12 +53,14 @@ class ParameterBlock:
 
     @staticmethod
     def of(kernel: Interface) -> ParameterBlock:
-        """The order is that of the printed kernel: tensors, maps, symbols, then scalars."""
+        """The order is that of the printed kernel: tensors, maps, symbols, scalars, then
+        exchanges."""
         formats = (
             *("P" for _ in kernel.tensors),
             *(MAP_FORMAT for _ in kernel.maps),
             *("i" for _ in kernel.symbols),
             *(_FORMATS.get(s.dtype.name, f"{s.dtype.bytes}s") for s in kernel.scalars),
+            *("P" for _ in kernel.exchanges),
         )
         offsets: list[int] = []
         size = 0
@@ -113,8 +117,8 @@ class BoundLaunch:
     """
 
     __slots__ = (
-        "_context", "_current", "_frames", "_function", "_launch", "_maps", "_module", "_offsets",
-        "_pack", "_template",
+        "_context", "_current", "_exchanges", "_frames", "_function", "_launch", "_maps",
+        "_module", "_offsets", "_pack", "_template",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +128,7 @@ class BoundLaunch:
         blocks: int,
         values: Sequence[Any],
         encoders: tuple[MapEncoder, ...] = (),
+        device: int = 0,
     ) -> None:
         block = ParameterBlock.of(kernel)
         self._offsets = block.offsets
@@ -133,9 +138,12 @@ class BoundLaunch:
         sizes = (blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
         struct.pack_into("7I", self._template, 0, *sizes)
         first = pointers + maps
-        fixed = zip(block.formats[first:], block.offsets[first:], values, strict=True)
+        last = len(block.offsets) - len(kernel.exchanges)
+        fixed = zip(block.formats[first:last], block.offsets[first:last], values, strict=True)
         for code, offset, value in fixed:
             struct.pack_into(code, self._template, HEAD + offset, value)
+        places = [HEAD + offset for offset in block.offsets[last:]]
+        self._exchanges = Exchanges(kernel, blocks, places, device) if places else None
         self._frames = _Frames(bytes(self._template), block.offsets)
         self._pack = struct.Struct(f"P{HEAD - STREAM - 8}x{pointers}P").pack_into
         calls = launch_calls()
@@ -153,6 +161,8 @@ class BoundLaunch:
         self._pack(frame[0], STREAM, stream, *pointers)
         if self._maps is not None:
             self._maps.write(frame[0], pointers)
+        if self._exchanges is not None:
+            self._exchanges.write(frame[0], stream)
         self._start(frame)
 
     def fixed(self, *pointers: int) -> Callable[[int], None]:
@@ -162,11 +172,13 @@ class BoundLaunch:
         if self._maps is not None:
             self._maps.write(template, pointers)
         frames = _Frames(bytes(template), self._offsets)
-        pack, begin = struct.Struct("P").pack_into, self._start
+        pack, begin, exchanges = struct.Struct("P").pack_into, self._start, self._exchanges
 
         def start(stream: int) -> None:
             frame = frames.own
             pack(frame[0], STREAM, stream)
+            if exchanges is not None:
+                exchanges.write(frame[0], stream)
             begin(frame)
 
         return start
@@ -197,6 +209,7 @@ def bind_launch(
     kernel: Interface,
     symbols: Mapping[str, int],
     scalars: Mapping[str, float | int | bool],
+    device: int = 0,
 ) -> BoundLaunch:
     """A launch for these sizes and scalars.
 
@@ -220,7 +233,7 @@ def bind_launch(
         *(symbols[s.name] for s in kernel.symbols),
         *(scalar_value(scalars[s.name], s.dtype) for s in kernel.scalars),
     ]
-    return BoundLaunch(module, kernel, blocks, values, map_encoders(kernel, symbols))
+    return BoundLaunch(module, kernel, blocks, values, map_encoders(kernel, symbols), device)
 
 
 def check_contracts(kernel: Interface, symbols: Mapping[str, int]) -> None:

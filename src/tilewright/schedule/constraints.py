@@ -47,7 +47,8 @@ class Hardware:
     `specialize` gives warps roles (a warpgroup that copies, others that multiply) or does not.
     `cluster` neighbouring blocks load the operand that they share for each other; in `pingpong`
     two warpgroups have tiles of their own, in turns. `split_k` blocks of a cluster share the terms
-    of each tile.
+    of each tile. With ``stream_k = (tiles, blocks)`` each so many blocks share the steps of so many
+    tiles.
     """
 
     threads_per_wave: int | None = None
@@ -58,6 +59,7 @@ class Hardware:
     cluster: int | None = None
     pingpong: bool | None = None
     split_k: int | None = None
+    stream_k: tuple[int, int] | None = None
     span: Span | None = None
 
 

@@ -19,6 +19,8 @@ from tilewright.base.spans import Span
 from tilewright.poly.expr import Expr
 
 PART, HELPER = "tile part", "tile helper"  # the counters of the blocks that share one tile
+SHARER = "tile sharer"  # and of those that share the steps of several
+SHARING = frozenset((PART, HELPER, SHARER))
 
 
 class GridPlace(Enum):
@@ -81,6 +83,16 @@ class GridPlan:
         self._check_leaf(inner)
         order = _replaced(tuple(d for d in self.order if d != inner), outer, (result,))
         return replace(self, steps=(*self.steps, Merge(outer, inner, result)), order=order)
+
+    def merged(self) -> tuple[GridPlan, str]:
+        """All counters but those of a cluster's ranks in one, and its name."""
+        grid = self
+        whole, *rest = (d for d in self.order if self.place(d) is not GridPlace.CLUSTER)
+        for leaf in rest:
+            result = f"{whole}*{leaf}"
+            grid = grid.merge(whole, leaf, result)
+            whole = result
+        return grid, whole
 
     def reorder(self, order: tuple[str, ...]) -> GridPlan:
         """Put the leaves into another order, slowest first."""

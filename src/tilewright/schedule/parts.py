@@ -42,7 +42,7 @@ def in_parts(
     if roles.pingpong:
         return "the warpgroups have tiles of their own"
     contract = plan.contracts[roles.product]
-    problem = _program_problem(graph, roles, contract.n or "")
+    problem = sum_problem(graph, roles) or _program_problem(graph, contract.n or "")
     if problem := problem or _grid_problem(plan, count, target):
         return problem
     columns = plan.axes[contract.n or ""]
@@ -89,7 +89,7 @@ def whole(plan: Plan) -> Plan:
     )
 
 
-def _program_problem(graph: Graph, roles: Roles, columns: str) -> str | None:
+def sum_problem(graph: Graph, roles: Roles) -> str | None:
     """Sums of parts are sums of the whole where the loop adds products onto zero, and no more."""
     loop, product = graph.by_id[roles.loop], graph.by_id[roles.product]
     if not isinstance(loop, ops.Iterate) or not isinstance(product, ops.Contract):
@@ -100,12 +100,17 @@ def _program_problem(graph: Graph, roles: Roles, columns: str) -> str | None:
     start = graph.by_id[loop.inits[0]]
     if not (isinstance(start, ops.Constant) and start.value == 0):
         return "the sum does not start at zero"
+    if product.type.dtype.bytes != WORD:
+        return f"sums of {product.type.dtype} have not {WORD} bytes"
+    return None
+
+
+def _program_problem(graph: Graph, columns: str) -> str | None:
+    """Why a block cannot go on with its part of the columns alone."""
     if other := next((op for op in ops.walk(graph.body) if not isinstance(op, _LOCAL)), None):
         return f"{type(other).__name__.lower()} %{other.id} may need elements of other blocks"
     if columns in combined_axes(graph):
         return f"the program combines elements along {columns}, of which each block gets a part"
-    if product.type.dtype.bytes != WORD:
-        return f"sums of {product.type.dtype} have not {WORD} bytes"
     return None
 
 

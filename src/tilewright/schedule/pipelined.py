@@ -20,6 +20,7 @@ from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 from tilewright.schedule.ragged import Ragged
 from tilewright.schedule.roles import Pipelined, Shape, choose_roles
+from tilewright.schedule.stream import streamed
 from tilewright.schedule.strips import strips_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
@@ -54,6 +55,14 @@ def plan_roles(
             span=hardware.span,
             expected="a loop that adds up a product of two tensors that the copy engine can move",
             mend="leave split_k out, or change the tiles",
+        )
+    if isinstance(plan, str) and hardware.stream_k:
+        raise ConstraintError(
+            f"{hardware.stream_k[1]} blocks cannot share the steps of {hardware.stream_k[0]} "
+            f"tiles: {plan}",
+            span=hardware.span,
+            expected="a loop that adds up a product of two tensors that the copy engine can move",
+            mend="leave stream_k out, or change the tiles",
         )
     if isinstance(plan, str) and hardware.specialize:
         raise ConstraintError(
@@ -105,7 +114,8 @@ def _plan(
     if arrange or parts > 1:
         grid = arrange(plain) if arrange else plain
     else:
-        grid = _raster(plain, axes, (rows, columns), steps, hardware, target)
+        grid = _raster(plain, axes, (rows, columns), hardware, target)
+        grid = grid if hardware.stream_k else _in_turns(grid, steps, target)
     if roles.pingpong and parts == 1 and not _has_turns(grid):
         raise ConstraintError(
             "warpgroups cannot take turns: each block has one tile",
@@ -131,6 +141,8 @@ def _plan(
         ragged=found.ragged,
         own_terms=found.own_terms,
     )
+    if hardware.stream_k:
+        return streamed(plan, graph, found.found, hardware.stream_k, target)
     if parts == 1:
         return plan
     shared = in_parts(plan, graph, parts, (room, slot), target)
@@ -211,14 +223,14 @@ def _slots(plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph:
 
 
 def _raster(
-    plain: GridPlan, axes: Mapping[str, AxisPlan], sides: tuple[str, str], steps: Expr,
-    hardware: Hardware, target: Target,
+    plain: GridPlan, axes: Mapping[str, AxisPlan], sides: tuple[str, str], hardware: Hardware,
+    target: Target,
 ) -> GridPlan:  # fmt: skip
-    """Persistent blocks through groups of rows or columns of tiles, so that operands stay in L2."""
+    """Tiles in groups of rows or columns of them, so that operands stay in L2."""
     first = _walked(plain, *sides)
     walked = first, _walked(plain, sides[1], first)
     if not set(walked) <= plain.extents.keys():
-        return _in_turns(plain, steps, target)
+        return plain
     tiles = {counter: axes[axis].tile for counter, axis in zip(walked, sides, strict=True)}
     grid = plain
     if (hardware.cluster or 1) > 1:
@@ -226,7 +238,7 @@ def _raster(
     best = _best_group(grid, tiles, target.multiprocessors // grid.cluster)
     if best is not None and best.factor > 1:
         grid = _clusters_last(grid.swizzled(best.axis, best.over, best.factor))
-    return _in_turns(grid, steps, target)
+    return grid
 
 
 def _clustered(
@@ -273,11 +285,7 @@ def _in_turns(grid: GridPlan, steps: Expr, target: Target) -> GridPlan:
 
 def persistent(grid: GridPlan, blocks: int) -> GridPlan:
     """All tiles in one counter, which `blocks` blocks (or clusters) go through in turns."""
-    whole, *rest = (d for d in grid.order if grid.place(d) is not GridPlace.CLUSTER)
-    for leaf in rest:
-        merged = f"{whole}*{leaf}"
-        grid = grid.merge(whole, leaf, merged)
-        whole = merged
+    grid, whole = grid.merged()
     return grid.split(whole, blocks, "turn", "rank").bind("turn", GridPlace.LOOP)
 
 

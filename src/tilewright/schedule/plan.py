@@ -93,6 +93,23 @@ class ContractPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """Groups of `blocks` blocks share the steps of `tiles` tiles: a block has `steps` in a row, a
+    tile `whole`."""
+
+    tiles: int
+    blocks: int
+    steps: int
+    whole: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.blocks} blocks share the {self.tiles * self.whole} steps of {self.tiles} "
+            f"tile{'s' * (self.tiles > 1)}, {self.steps} each"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Roles:
     """Warps with roles of their own: the last warpgroup copies, the others run the program.
 
@@ -104,7 +121,7 @@ class Roles:
 
     With `parts`, so many blocks of a cluster compute one tile: each takes its turns of the steps,
     for the whole tile by `instruction`, then gives each of the first `owners` its part of the
-    sums. The others are done then.
+    sums. The others are done then. With `stream` blocks share the steps of several tiles.
     """
 
     loop: int
@@ -116,6 +133,7 @@ class Roles:
     pingpong: bool = False
     instruction: str = ""
     owners: int = 1
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True)

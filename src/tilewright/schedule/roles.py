@@ -48,6 +48,7 @@ class Pipelined:
     tile_k: int
     inside: Mapping[str, int]
     copied: tuple[tuple[ops.ReadOp, str], ...]
+    found: Multiplied
     ragged: Ragged | None = None
     own_terms: OwnTerms | None = None
 
@@ -247,7 +248,9 @@ def _roles(case: _Case, rows_from: Factor, columns_from: Factor) -> Pipelined | 
     )  # fmt: skip
     warps = {a: w for a, w in ((m, WARPGROUP_WARPS * down), (n, along)) if w > 1}
     copied = (*((r, m) for r in rows_from.reads), *((r, n) for r in columns_from.reads))
-    return Pipelined(roles, plan, warps, step, case.inside, copied, case.ragged, case.own_terms)
+    return Pipelined(
+        roles, plan, warps, step, case.inside, copied, found, case.ragged, case.own_terms
+    )
 
 
 def _matrix_axes(case: _Case, factor: Factor) -> tuple[str, ...]:

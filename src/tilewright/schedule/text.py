@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.poly.expr import Expr
-from tilewright.schedule.grid import GridPlace, GridPlan, Merge, Split, Visit, visits
+from tilewright.schedule.grid import SHARER, GridPlace, GridPlan, Merge, Split, Visit, visits
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 
 
@@ -39,7 +39,7 @@ def _roles(roles: Roles, plan: Plan) -> str:
     )  # fmt: skip
     return (
         f"roles: one warpgroup copies ahead by the copy engine through {plan.stages} slots, {work}"
-        f"{given}"
+        f"{given}" + (f"; {roles.stream}" if roles.stream else "")
     )
 
 
@@ -70,7 +70,7 @@ def draw_grid(grid: GridPlan) -> list[str]:
     extents = grid.all_extents()
     fixed = all(e.is_const for e in extents.values())
     wide = [axis for axis, extent in grid.extents.items() if extent != Expr.of(1)]
-    if not fixed or len(wide) != 2:
+    if not fixed or len(wide) != 2 or SHARER in grid.extents:
         return []
     row, column = wide
     rows, columns = (min(grid.extents[a].const, DRAWN) for a in wide)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.base.diagnostics import BarrierError, LegalityError, RaceError
-from tilewright.codegen.sim import bulk, remote
+from tilewright.codegen.sim import bulk, posts, remote
 from tilewright.codegen.sim.agents import LOAD, MATRIX, REMOTE, Agents, Operation
 from tilewright.codegen.sim.clocks import ClockLog, Clocks, Knowledge
 from tilewright.codegen.sim.index import Scope, evaluate
-from tilewright.codegen.sim.machine import Asynchrony, Machine
+from tilewright.codegen.sim.machine import Asynchrony, Machine, Post
 from tilewright.codegen.sim.meeting import Meeting, Meetings, first_of, parties
 from tilewright.codegen.sim.memory import SharedBuffer
 from tilewright.codegen.sim.numeric import BoolArray
 from tilewright.codegen.sim.site import Crew, Site
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     ArriveExpect,
     AsyncStatement,
+    Await,
     BulkCommit,
     BulkLoad,
     BulkStore,
     BulkWait,
     ClusterArrive,
     ClusterWait,
+    Collect,
+    Deposit,
     InitPhases,
     NamedBarrier,
     PhaseWait,
@@ -50,7 +54,7 @@ def blocks(s: Statement) -> bool:
         case NamedBarrier(arrive=arrive):
             return not arrive
         case (
-            PhaseWait() | Barrier() | ClusterWait() | SetRegisters()
+            PhaseWait() | Barrier() | ClusterWait() | SetRegisters() | Await()
             | WarpgroupMma() | WarpgroupFence() | WarpgroupCommit() | WarpgroupWait()
         ):  # fmt: skip
             return True
@@ -72,7 +76,10 @@ def prepare(
             names |= {s.d.name, *([s.a.name] if isinstance(s.a, RegRef) else [])}
     rows = {name: int(np.prod(kernel.fragment(name).shape)) for name in names}
     agents = Agents(crew, clocks, rows)
-    return Asynchrony(clocks, agents, Meetings(kernel, clocks, target.registers_per_thread))
+    meetings = Meetings(kernel, clocks, target.registers_per_thread)
+    return Asynchrony(
+        clocks, agents, meetings, {e.name: Post.of(e, crew) for e in kernel.exchanges}
+    )
 
 
 def perform(machine: Machine, s: Statement, scope: Scope, mask: BoolArray | None) -> None:
@@ -93,6 +100,12 @@ def perform(machine: Machine, s: Statement, scope: Scope, mask: BoolArray | None
             bulk.store(machine, s, scope, full)
         case RemoteStore():
             remote.store(machine, s, scope, mask)
+        case Deposit():
+            posts.deposit(machine, s, scope, mask)
+        case Announce():
+            posts.announce(machine, s, scope, mask)
+        case Collect():
+            posts.collect(machine, s, scope, mask)
         case BulkCommit():
             bulk.commit(machine, full)
         case BulkWait(pending, read):
@@ -192,6 +205,7 @@ def finish(machine: Machine) -> None:
         for operation in (o for g in asynchrony.agents.matrix.values() for o in g.all()):
             raise _undrained(operation, "a WarpgroupWait that covers it before the end")
         _check_visits(machine)
+        posts.check_taken(machine)
     for landing in asynchrony.landings:
         landing.land()
     for groups in asynchrony.agents.matrix.values():

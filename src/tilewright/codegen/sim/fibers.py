@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.base.diagnostics import BarrierError
 from tilewright.base.spans import Span
-from tilewright.codegen.sim import warpgroup
+from tilewright.codegen.sim import posts, warpgroup
 from tilewright.codegen.sim.asynchronous import blocks, meet_alone, perform
 from tilewright.codegen.sim.execute import check_alike, step
 from tilewright.codegen.sim.index import Variable, evaluate, number
@@ -24,6 +24,7 @@ from tilewright.codegen.sim.numeric import BoolArray, IntArray
 from tilewright.codegen.sim.site import Site
 from tilewright.codegen.sim.values import evaluate as value_of
 from tilewright.kernel.async_ops import (
+    Await,
     ClusterWait,
     NamedBarrier,
     PhaseWait,
@@ -306,6 +307,8 @@ class Scheduler:
                 return self._meet(fiber, s, ("barrier", fiber.block, name), s.threads, name)
             case ClusterWait():
                 return self._cluster_wait(fiber, s)
+            case Await():
+                return self._await(fiber, s)
             case SetRegisters():
                 return self._whole(fiber) and self._set_registers(fiber, s)
             case _:
@@ -410,6 +413,17 @@ class Scheduler:
                 return False
         for unit in units:
             clocks.acquire((unit,), meeting.over[meetings.cluster_arrivals.pop(unit)])
+        fiber.top.at += 1
+        return True
+
+    def _await(self, fiber: _Fiber, s: Await) -> bool:
+        scope = fiber.top.scope
+        found = posts.ready(self.machine, s, scope, fiber.mask)
+        if isinstance(found, str):
+            fiber.waits = found
+            return False
+        self._part(fiber, self._warps(found))
+        posts.take(self.machine, s, scope, fiber.mask)
         fiber.top.at += 1
         return True
 

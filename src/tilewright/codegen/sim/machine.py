@@ -15,10 +15,11 @@ from tilewright.codegen.sim.fragments import Fragment
 from tilewright.codegen.sim.index import Indexer, Scope, Variable
 from tilewright.codegen.sim.meeting import Meetings
 from tilewright.codegen.sim.memory import GlobalTensor, SharedBuffer
-from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray
+from tilewright.codegen.sim.numeric import Array, BoolArray, IntArray, bits_type, poison
 from tilewright.codegen.sim.report import Tally
 from tilewright.codegen.sim.shadow import Stamps
 from tilewright.codegen.sim.site import Crew
+from tilewright.kernel.declared import Exchange
 from tilewright.kernel.ops import Kernel
 from tilewright.target.model import Target
 
@@ -43,6 +44,30 @@ class Flight:
 
 
 @dataclass(slots=True)
+class Post:
+    """An exchange: ``bits[element, thread, block]``, and the announcements, ``[warp, block]``.
+
+    `flags` are those that nobody has taken yet. `granted` are (warp, block, other block) whose
+    deposit the warp of the block may collect.
+    """
+
+    bits: Array
+    written: BoolArray
+    announced: BoolArray
+    flags: BoolArray
+    granted: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
+
+    @staticmethod
+    def of(exchange: Exchange, crew: Crew) -> Post:
+        shape = (exchange.count, crew.threads, crew.blocks)
+        warps = (crew.warps, crew.blocks)
+        bits = np.full(shape, poison(exchange.dtype), bits_type(exchange.dtype))
+        return Post(
+            bits, np.zeros(shape, np.bool_), np.zeros(warps, np.bool_), np.zeros(warps, np.bool_)
+        )
+
+
+@dataclass(slots=True)
 class Asynchrony:
     """What works beside the threads, and what orders it and them.
 
@@ -52,6 +77,7 @@ class Asynchrony:
     clocks: Clocks
     agents: Agents
     meetings: Meetings
+    posts: Mapping[str, Post]
     landings: list[Landing] = field(default_factory=list[Landing])
     sendings: dict[Operation, Callable[[], None]] = field(
         default_factory=dict[Operation, Callable[[], None]]

@@ -146,9 +146,12 @@ def _note_unfinished(machine: Machine) -> None:
 
 
 def _chunks(kernel: Kernel, blocks: int) -> Iterator[Crew]:
-    """Blocks that run at the same time: of cooperative kernels, those of one cluster."""
-    together = is_asynchronous(kernel)
-    size = kernel.cluster if together else max(1, _MEMORY // _block_bytes(kernel))
+    """Blocks that run at the same time: of cooperative kernels, those of one cluster, or all where
+    blocks wait for one another."""
+    if is_asynchronous(kernel):
+        size = blocks if kernel.exchanges else kernel.cluster
+    else:
+        size = max(1, _MEMORY // _block_bytes(kernel))
     for first in range(0, blocks, size):
         yield Crew(kernel.threads, kernel.warp_size, first, min(size, blocks - first))
 
