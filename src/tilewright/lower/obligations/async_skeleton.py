@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.kernel.async_ops import (
+    Announce,
     Arrive,
     AsyncStatement,
+    Await,
     BulkLoad,
     BulkStore,
+    Collect,
+    Deposit,
     NamedBarrier,
     PhaseWait,
     RemoteStore,
@@ -241,6 +245,10 @@ class _Builder:
                 return self._matrix(s)
             case AsyncCopy() | Barrier() | AsyncCommit() | AsyncWait():
                 return self._plain(s) if isinstance(s, AsyncCopy) else Step(s)
+            case Deposit() | Collect():
+                return self._plain(s)
+            case Announce() | Await():  # see `exchanges`
+                return None
             case _ if isinstance(s, AsyncStatement):
                 return Step(s, dict(self._values(s)))
             case _:

@@ -291,7 +291,7 @@ def _required(
             extra = (Dim.of(RUN, statement.width),)
     frame = replace(reset.frame, decodes=term.site.frame.decodes)
     # Digits of the context are tied to the counters that they are digits of.
-    tied = (Expr.of(n) for n in sorted(context.keys() & _bound(program, frame)))
+    tied = (Expr.of(n) for n in sorted(context.keys() & bound_names(program, frame)))
     exprs = (*(e.substitute({RUN: 0}) for e in index), *(c.expr for c in guard), *tied)
     where = domain(program.kernel, frame, exprs, over, hardware=())
     present = {d.name for d in where.dims}
@@ -303,7 +303,7 @@ def _required(
     return Piece((*dims, term_dim), (*where.guard, *guard, *inside), whole, inexact=where.inexact)
 
 
-def _bound(program: Program, frame: Frame) -> frozenset[str]:
+def bound_names(program: Program, frame: Frame) -> frozenset[str]:
     """The counters and digits that have values where the loops of the frame stand."""
     known = {*BUILTINS, *(s.name for s in program.kernel.symbols), *(x.var for x in frame.loops)}
     for _, decode in frame.decodes:
@@ -323,7 +323,7 @@ def missing_terms(
     counted = [p for p in pieces if not p.optional and not p.inexact]
     images = [image(program.world, p) for p in counted]
     needed = [image(program.world, p) for p in required] or [
-        image(program.world, _all_terms(p, term.reduced.extent)) for p in counted
+        image(program.world, every_term(p, term.reduced.extent)) for p in counted
     ]
     for one in needed:
         rest = one
@@ -350,7 +350,7 @@ def missing_terms(
     return Proved(f"each of {term.reduced.extent} terms is counted once")
 
 
-def _all_terms(piece: Piece, extent: Expr) -> Piece:
+def every_term(piece: Piece, extent: Expr) -> Piece:
     """Every coordinate, for each context and element that the piece reaches."""
     return replace(
         piece,

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from tilewright.base.spans import Span
-from tilewright.kernel.async_ops import RemoteStore, WarpgroupMma
+from tilewright.kernel.async_ops import Collect, Deposit, RemoteStore, WarpgroupMma
 from tilewright.kernel.ops import (
     Apply,
     Assign,
@@ -93,8 +93,14 @@ def uses(statement: Statement, target: Target) -> tuple[Use, ...]:
         case Load(over=over, dst=dst, width=width):
             reads = tuple(Use(c.ref, 1, over, False) for c in statement.indirect)
             return (*reads, Use(dst, width, over, True))
-        case Store(over=over, src=src, width=width) | RemoteStore(over=over, src=src, width=width):
+        case (
+            Store(over=over, src=src, width=width)
+            | RemoteStore(over=over, src=src, width=width)
+            | Deposit(over=over, src=src, width=width)
+        ):
             return (Use(src, width, over, False),)
+        case Collect(over=over, dst=dst, width=width):
+            return (Use(dst, width, over, True),)
         case Mma(over=over, a=a, b=b, d=d):
             atom = target.atom(statement.atom)
             if atom is None:
@@ -116,6 +122,12 @@ def uses(statement: Statement, target: Target) -> tuple[Use, ...]:
             return tuple(Use(r, 1, (), False) for r in registers_read(condition))
         case _:
             return ()
+
+
+def deposited(program: Program) -> frozenset[str]:
+    """Fragments whose sums are left for other blocks."""
+    sites = program.sites
+    return frozenset(s.statement.src.name for s in sites if isinstance(s.statement, Deposit))
 
 
 def span_of(statement: Statement) -> Span | None:
@@ -191,6 +203,7 @@ class _Walker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.read: set[str] = set()
+        self.shared = deposited(program)  # that they are begun first, `stream_sums` proves
         self.faults: dict[str, tuple[Result, Span | None]] = {}
         self.indexing = _indexing_names(program.kernel, program.target)
         self.extents = _digit_extents(program.kernel)
@@ -268,7 +281,7 @@ class _Walker:
             if use.writes:
                 state.assigned.update((use.ref.name, e) for e, _ in elements)
                 continue
-            if _starts_itself(statement, use):
+            if _starts_itself(statement, use) or use.ref.name in self.shared:
                 continue
             self.read.add(use.ref.name)
             for element, digits in elements:

@@ -38,12 +38,14 @@ from tilewright.lower.obligations.data import (
 )
 from tilewright.lower.obligations.decodes import decodes
 from tilewright.lower.obligations.elements import Axes, elements
+from tilewright.lower.obligations.exchanges import exchanges
 from tilewright.lower.obligations.instances import settle
 from tilewright.lower.obligations.reductions import reductions
 from tilewright.lower.obligations.registers import assigned_before_read, register_bounds
 from tilewright.lower.obligations.scans import scans
 from tilewright.lower.obligations.scope import Program
 from tilewright.lower.obligations.shared_memory import races
+from tilewright.lower.obligations.stream_sums import stream_sums
 from tilewright.lower.obligations.unwritten import unwritten_reads
 from tilewright.lower.obligations.widths import index_widths
 from tilewright.poly.prove import Assumed, Kind, Obligation, Proved, Refuted, Unknown
@@ -133,6 +135,8 @@ _PROVERS: tuple[tuple[Kind, _Prover], ...] = (
     (Kind.REDUCTION, lambda program, _: reductions(program)),
     (Kind.REDUCTION, lambda program, _: warpgroup_sums(program)),
     (Kind.REDUCTION, lambda program, _: parts(program)),
+    (Kind.REDUCTION, lambda program, _: stream_sums(program)),
+    (Kind.DEADLOCK, lambda program, _: exchanges(program)),
     (Kind.REDUCTION, lambda program, _: combining(program)),
     (Kind.REDUCTION, lambda program, _: scans(program)),
     (Kind.UNWRITTEN, lambda program, _: assigned_before_read(program)),

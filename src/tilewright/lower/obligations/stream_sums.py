@@ -1,0 +1,247 @@
+"""Sums whose steps several blocks of the grid share: each term reaches the tile's owner, once.
+
+A block that has some of a tile's steps either owns the tile or deposits what it has summed. The
+owner adds to its own sums what it collects. The terms of a tile are its owner's, and those of each
+block that it collects from, in the turn in which that block deposits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.kernel.async_ops import Collect, Deposit
+from tilewright.kernel.ops import Apply, Assign, Read, RegRef
+from tilewright.lower.obligations.accesses import VECTOR
+from tilewright.lower.obligations.bulk_sums import Sums, sums_of
+from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.exchanges import OTHER, block_number
+from tilewright.lower.obligations.reductions import (
+    RUN,
+    bound_names,
+    counted_once,
+    element_text,
+    every_term,
+    grouped,
+    missing_terms,
+    piece_of,
+)
+from tilewright.lower.obligations.registers import deposited, span_of, uses
+from tilewright.lower.obligations.scope import Program, Site
+from tilewright.poly.expr import Expr, Guard, equal
+from tilewright.poly.prove import Piece, attempt, image, instance_text
+from tilewright.poly.results import Kind, Obligation, Proved, Refuted, Result, Unknown, Witness
+from tilewright.poly.sets import Dim
+
+TAKEN = '"'  # of names that are the collecting statement's own
+
+
+def stream_sums(program: Program) -> Iterator[Obligation]:
+    """Two obligations for each sum that is deposited: complete where it is used, begun before."""
+    shared = deposited(program)
+    for (fragment, axis), terms in grouped(program).items():
+        if fragment not in shared:
+            continue
+        span = span_of(terms[0].statement)
+        sums = sums_of(program, terms)
+        if isinstance(sums, Unknown):
+            yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", sums, span, "shared sums")
+            continue
+        made = _Shared(program, fragment, sums)
+        result = attempt(program.world, made.complete)
+        if isinstance(result, Proved):
+            result = attempt(program.world, sums.kept)
+        yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "shared sums")
+        begun = attempt(program.world, made.begun)
+        yield Obligation(Kind.UNWRITTEN, fragment, begun, span, "start of the shared sums")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    program: Program
+    fragment: str
+    sums: Sums
+
+    @property
+    def context(self) -> dict[str, Dim]:
+        return self.sums.context
+
+    @property
+    def local(self) -> frozenset[str]:
+        """The parts of the context that tell the threads of a block apart."""
+        return frozenset[str]().union(*(p.private for p in self.sums.places)) & self.context.keys()
+
+    def complete(self) -> Result:
+        """Each term is counted once in every sum that is used."""
+        term, context = self.sums.terms[0], self.context
+        used = self._used()
+        if not used:
+            return Unknown(f"nothing uses the sums in {self.fragment}")
+        collected: list[Piece] = []
+        for site in self._adding():
+            found = self._collected(site)
+            if isinstance(found, str):
+                return Unknown(found)
+            collected += found
+        for guard in used:
+            own = [self._with(p, guard) for p in self._pieces()]
+            pieces = [*own, *collected]
+            if reason := next((p.inexact for p in pieces if p.inexact), ""):
+                return Unknown(reason)
+            once = counted_once(self.program, pieces, term, context)
+            if not isinstance(once, Proved):
+                return once
+            every = [every_term(p, term.reduced.extent) for p in own]
+            result = missing_terms(self.program, pieces, every, context, term)
+            if not isinstance(result, Proved):
+                return result
+        return Proved(
+            f"each of {term.reduced.extent} terms is counted once, by all blocks together"
+        )
+
+    def begun(self) -> Result:
+        """Where the registers are read, an instruction has begun their sum in the same turn."""
+        world, context = self.program.world, self.context
+        begins = [image(world, p) for p in self.sums.begins()]
+        for site in self.program.sites:
+            for use in uses(site.statement, self.program.target):
+                if use.ref.name != self.fragment or use.writes or _sums_up(site):
+                    continue
+                if not context.keys() <= bound_names(self.program, site.frame):
+                    return Unknown(f"{self.fragment} is read outside of its turn")
+                index = (*use.ref.index[:-1], use.ref.index[-1] + RUN)
+                names = tuple(Expr.of(n) for n in context)
+                exprs = (*names, *use.ref.index)
+                where = domain(self.program.kernel, site.frame, exprs, use.over, ())
+                dims = (*where.dims, Dim.of(RUN, use.count))
+                rest = image(world, Piece(dims, where.guard, (*names, *index)))
+                for one in begins:
+                    rest = rest.subtract(one)
+                point = rest.first()
+                if point is not None:
+                    return self._unbegun(point.symbols, [v for _, v in point.values])
+        return Proved("an instruction begins each sum before it is read")
+
+    def _unbegun(self, symbols: tuple[tuple[str, int], ...], values: Sequence[int]) -> Refuted:
+        here = tuple(zip(self.context, values, strict=False))
+        element = tuple(values[len(here) :])
+        text = f"{element_text(self.fragment, element)} is read where nothing has begun its sum"
+        return Refuted(text, Witness(element, symbols, (here,)), (instance_text(here, symbols),))
+
+    # ------------------------------------------------------------ the owner's own terms
+
+    def _pieces(self) -> list[Piece]:
+        pairs = zip(self.sums.terms, self.sums.places, strict=True)
+        return [piece_of(t, p, self.context) for t, p in pairs]
+
+    def _used(self) -> list[Guard]:
+        """The guards, on the context, under which the sums are used as they are."""
+        found: dict[Guard, None] = {}
+        adding = {id(s.statement) for s in self._adding()}
+        for site in self.program.sites:
+            s = site.statement
+            reads = (u for u in uses(s, self.program.target) if not u.writes)
+            if isinstance(s, Deposit) or id(s) in adding or _sums_up(site):
+                continue
+            if any(u.ref.name == self.fragment for u in reads):
+                known = self.context.keys()
+                guard = tuple(c for c in site.frame.guard if c.expr.variables() <= known)
+                found[guard] = None
+        return list(found)
+
+    def _with(self, piece: Piece, guard: Guard) -> Piece:
+        return Piece(piece.dims, (*piece.guard, *guard), piece.index, piece.label, piece.inexact,
+                     piece.optional)  # fmt: skip
+
+    # ------------------------------------------------------------ others' terms
+
+    def _adding(self) -> list[Site]:
+        """The statements that add what is collected."""
+        return [s for s in self.program.sites if self._addend(s) is not None]
+
+    def _addend(self, site: Site) -> RegRef | None:
+        s = site.statement
+        match s:
+            case Assign(dst=dst, value=Apply(op="add", args=(Read(ref=one), Read(ref=two)))):
+                return two if dst.name == self.fragment and one == dst else None
+            case _:
+                return None
+
+    def _collected(self, site: Site) -> list[Piece] | str:
+        """(context.., element, coordinate) of each term that an addition brings."""
+        s, other = site.statement, self._addend(site)
+        takes = [t for t in self.program.sites if isinstance(t.statement, Collect)
+                 and other is not None and t.statement.dst.name == other.name]  # fmt: skip
+        if len(takes) != 1 or not isinstance(s, Assign) or other is None:
+            return f"what is added to {self.fragment} is collected in {len(takes)} places"
+        (take,) = takes
+        t = take.statement
+        apart = take.frame.around != site.frame.around or take.frame.path > site.frame.path
+        if apart or not isinstance(t, Collect):
+            return f"what is added to {self.fragment} is collected elsewhere"
+        if not self.context.keys() <= bound_names(self.program, site.frame):
+            return f"sums of other turns are added to {self.fragment}"
+        context = tuple(Expr.of(n) for n in self.context)
+        own = {name: name + TAKEN for name, _ in t.over}
+        got = tuple(e.substitute(own) for e in (*t.dst.index[:-1], t.dst.index[-1] + VECTOR))
+        rows = [equal(a, b) for a, b in zip(other.index, got, strict=True)]
+        exprs = (*context, *s.dst.index, *other.index, t.block, t.index.substitute(own))
+        over = (*s.over, *((own[n], e) for n, e in t.over))
+        where = domain(self.program.kernel, site.frame, exprs, over, ())
+        if where.inexact:
+            return where.inexact
+        dims = (*where.dims, Dim.of(VECTOR, t.width))
+        element = t.index.substitute(own) + VECTOR
+        found: list[Piece] = []
+        for left in self.program.sites:
+            if isinstance(left.statement, Deposit) and left.statement.exchange == t.exchange:
+                for piece in self._pieces():
+                    link = self._left(left, left.statement, piece, element, t.block)
+                    if isinstance(link, str):
+                        return link
+                    more, guard, coordinate = link
+                    index = (*context, *s.dst.index, coordinate)
+                    found.append(
+                        Piece((*dims, *more), (*where.guard, *rows, *guard), index, "collected")
+                    )
+        return found
+
+    def _left(
+        self, site: Site, s: Deposit, term: Piece, element: Expr, block: Expr
+    ) -> tuple[tuple[Dim, ...], Guard, Expr] | str:
+        """The terms behind an element that a block has deposited: dims, guard, coordinate."""
+        number = block_number(site.frame)
+        known = bound_names(self.program, site.frame)
+        if number is None or not self.context.keys() <= known or s.src.name != self.fragment:
+            return f"what {s.exchange} gets is not the sum of one turn"
+        kernel = self.program.kernel
+        context = tuple(Expr.of(n) for n in self.context)
+        exprs = (*context, *s.src.index, s.index, number)
+        where = domain(kernel, site.frame, exprs, s.over, ())
+        if where.inexact:
+            return where.inexact
+        names: dict[str, Expr | int | str] = {
+            d.name: d.name + OTHER
+            for d in (*where.dims, *term.dims, Dim.of(VECTOR, s.width))
+            if d.name not in self.local
+        }
+        held = (*s.src.index[:-1], s.src.index[-1] + VECTOR)
+        inner = term.index[len(context) : -1]
+        rows = (
+            *where.guard, *term.guard, *(equal(a, b) for a, b in zip(held, inner, strict=True))
+        )  # fmt: skip
+        guard = tuple(c.substitute(names) for c in rows)
+        link = (
+            equal(number.substitute(names), block),
+            equal((s.index + VECTOR).substitute(names), element),
+        )
+        every = {d.name: d for d in (*where.dims, *term.dims, Dim.of(VECTOR, s.width))}
+        dims = tuple(
+            Dim(str(names[n]), d.extent.substitute(names))
+            for n, d in every.items() if n in names
+        )  # fmt: skip
+        return dims, (*guard, *link), term.index[-1].substitute(names)
+
+
+def _sums_up(site: Site) -> bool:
+    return hasattr(site.statement, "accumulate")
