@@ -56,6 +56,7 @@ from tilewright.kernel.ops import (
     When,
     walk,
 )  # fmt: skip
+from tilewright.poly.expr import Constraint, Expr
 from tilewright.target.model import MmaAtom, Scope, Target
 
 _WORD = re.compile(r"\w+")
@@ -348,11 +349,14 @@ class _Printer:
 
     def _loop(self, loop: Loop, scope: Variables) -> list[str]:
         var = self.names.variables[loop.var]
-        extent = self._index(scope).text(loop.extent)
+        body, lows, ends = _bounded(loop)
+        text = self._index(scope).text
+        first = _nested("tw_max", [text(e) for e in lows])
+        end = _nested("tw_min", [text(e) for e in ends])
         within = scope.with_loop(loop.var, counting(loop.extent), unrolled=loop.unroll)
-        inner = self.body(loop.body, within)
+        inner = self.body(body, within)
         pragma = ["#pragma unroll"] if loop.unroll else []
-        return [*pragma, *_block(f"for (int {var} = 0; {var} < {extent}; ++{var})", inner)]
+        return [*pragma, *_block(f"for (int {var} = {first}; {var} < {end}; ++{var})", inner)]
 
     def _each(
         self, over: Over, scope: Variables, inner: Callable[[Variables], list[str]]
@@ -401,6 +405,37 @@ class _Printer:
 
 
 # ---------------------------------------------------------------- lines
+
+
+def _bounded(loop: Loop) -> tuple[Body, list[Expr], list[Expr]]:
+    """The loop's body, what its counter is not below, and what it is below.
+
+    A guard around the whole body that bounds the counter becomes bounds: no turn is skipped.
+    """
+    lows, ends = [Expr.of(0)], [loop.extent]
+    match loop.body:
+        case (If(guard, body),) if not loop.unroll and all(_steps(c, loop.var) for c in guard):
+            for c in guard:
+                factor = dict(c.expr.terms)[loop.var]
+                rest = c.expr - Expr.of(loop.var) * factor
+                lows += [-rest] if factor == 1 else []
+                ends += [rest + 1] if factor == -1 else []
+            return body, lows, ends
+        case _:
+            return loop.body, lows, ends
+
+
+def _steps(constraint: Constraint, var: str) -> bool:
+    """Whether the constraint bounds the counter by what does not depend on it."""
+    factor = dict(constraint.expr.terms).get(var, 0)
+    rest = constraint.expr - Expr.of(var) * factor
+    return abs(factor) == 1 and not constraint.equality and var not in rest.variables()
+
+
+def _nested(function: str, texts: list[str]) -> str:
+    """A function of two applied over all."""
+    first, *rest = texts
+    return f"{function}({first}, {_nested(function, rest)})" if rest else first
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

@@ -116,7 +116,7 @@ def _plan(
     else:
         grid = _raster(plain, axes, (rows, columns), hardware, target)
         grid = grid if hardware.stream_k else _in_turns(grid, steps, target)
-    if roles.pingpong and parts == 1 and not _has_turns(grid):
+    if roles.pingpong and parts == 1 and not hardware.stream_k and not _has_turns(grid):
         raise ConstraintError(
             "warpgroups cannot take turns: each block has one tile",
             span=hardware.span,

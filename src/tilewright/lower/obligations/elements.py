@@ -17,7 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, TileRef, WarpgroupMma
+from tilewright.kernel.async_ops import (
+    BulkLoad,
+    BulkStore,
+    Collect,
+    RemoteStore,
+    TileRef,
+    WarpgroupMma,
+)
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -41,6 +48,7 @@ from tilewright.lower.obligations.bulk_elements import in_no_turn
 from tilewright.lower.obligations.bulk_turns import Turns, apart, sent, turns
 from tilewright.lower.obligations.bulk_unwritten import loaded_in_turn, untraced
 from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.exchanged_elements import deposits_of
 from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.holdings import added, sources, vector, written
 from tilewright.lower.obligations.scope import Program, Site
@@ -64,7 +72,7 @@ Axes = Mapping[str, Sequence[str]]  # of each tensor that has named axes
 GROUP = "warps of the atom"
 _MOST_WAYS = 2  # from one store, or one load of shared memory, to one statement
 Correspondence = Callable[[Program, Site, Site], Turns | str]
-Definition = Load | Assign | Reduce | Mma | WarpgroupMma
+Definition = Load | Assign | Reduce | Mma | WarpgroupMma | Collect
 
 
 def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
@@ -158,6 +166,7 @@ class _Walk:
                     | Reduce(dst=dst)
                     | Mma(d=dst)
                     | WarpgroupMma(d=dst)
+                    | Collect(dst=dst)
                 ):
                     before = site.frame.path < wanted.frame.path
                     if dst.name == name and before and self.enter(site):
@@ -174,6 +183,8 @@ class _Walk:
                 return self.load(site, statement, wanted)
             case Mma() | WarpgroupMma():
                 return self.matrix(site, statement, wanted)
+            case Collect():
+                return self.collected(site, statement, wanted)
             case Assign():
                 over, counted, inside = statement.over, {}, ()
             case Reduce():
@@ -194,6 +205,19 @@ class _Walk:
             there = replace(there, ref=there.mapped(ref.index), tags={**there.tags, **own})
             fault = fault or self.register(there, ref.name)
         return fault
+
+    def collected(self, site: Site, collect: Collect, wanted: Wanted) -> Result | None:
+        """From what is collected to the registers that another block deposited."""
+        for found in deposits_of(self.program, wanted, site, collect, self.suffix()):
+            if found is None:
+                return Unknown(f"which block deposits in {collect.exchange} is not plain")
+            there, source = found
+            before, self.through = self.through, self.via(collect)
+            fault = self.register(there, source)
+            self.through = before
+            if fault is not None:
+                return fault
+        return None
 
     def matrix(self, site: Site, mma: Mma | WarpgroupMma, wanted: Wanted) -> Result | None:
         """From an element of d to the row of a and the row of b that made it."""

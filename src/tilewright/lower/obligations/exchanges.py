@@ -87,9 +87,12 @@ class _Exchanged:
     deposits: tuple[Site, ...]
 
     @staticmethod
-    def of(program: Program, declared: Exchange) -> _Exchanged | Unknown:
+    def of(program: Program, declared: Exchange) -> _Exchanged | Refuted | Unknown:
         own = [s for s in program.sites if getattr(s.statement, "exchange", "") == declared.name]
         announces = [s for s in own if isinstance(s.statement, Announce)]
+        if not announces and any(isinstance(s.statement, Await) for s in own):
+            text = f"{declared.name} is awaited, and no block announces a deposit"
+            return Refuted(text, Witness((), ()))
         if len(announces) != 1:
             return Unknown(f"{declared.name} is announced in {len(announces)} places")
         announced = _Visits.of(program, announces[0])
@@ -141,7 +144,10 @@ class _Exchanged:
         for site in self.deposits:
             *around, at = site.frame.path
             s = site.statement
-            if around != outer or at > last or not isinstance(s, Deposit):
+            if around == outer and at > last:
+                text = f"a deposit in {self.declared.name} comes after it is announced"
+                return Refuted(text, Witness((), ()))
+            if around != outer or not isinstance(s, Deposit):
                 return Unknown(f"deposits in {self.declared.name} stand apart from what announces")
             dims = (*(Dim.of(n, e) for n, e in s.over), Dim.of(VECTOR, s.width))
             if not s.index.variables() <= {d.name for d in dims}:

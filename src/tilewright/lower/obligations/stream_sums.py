@@ -49,8 +49,8 @@ def stream_sums(program: Program) -> Iterator[Obligation]:
             continue
         made = _Shared(program, fragment, sums)
         result = attempt(program.world, made.complete)
-        if isinstance(result, Proved):
-            result = attempt(program.world, sums.kept)
+        kept = attempt(program.world, sums.kept) if isinstance(result, Proved) else result
+        result = result if isinstance(kept, Proved) else kept
         yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "shared sums")
         begun = attempt(program.world, made.begun)
         yield Obligation(Kind.UNWRITTEN, fragment, begun, span, "start of the shared sums")
