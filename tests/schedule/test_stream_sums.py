@@ -24,7 +24,7 @@ from tilewright.kernel.async_ops import (
     Deposit,
     WarpgroupMma,
 )
-from tilewright.kernel.ops import Apply, Assign, Body, If, Statement, walk
+from tilewright.kernel.ops import Apply, Assign, Body, Const, If, RegRef, Statement, walk
 from tilewright.kernel.parse import parse_kernel
 from tilewright.kernel.rewrite import rewrite, strip_spans
 from tilewright.kernel.text import print_kernel
@@ -184,9 +184,20 @@ def in_other_group(s: Any) -> Statement:
     return replace(s, block=s.block.substitute({"group_block": V(1) - V("group_block")}))
 
 
-def again_in_each_step(s: Any) -> Statement:
-    later = Constraint(s.accumulate[0].expr - 100)
-    return replace(s, accumulate=(later, *s.accumulate[1:]))
+def zeroes(s: Statement) -> bool:
+    return isinstance(s, Assign) and isinstance(s.value, Const) and s.dst.name.endswith("_acc")
+
+
+def half(s: Assign) -> Body:
+    (name, count), *rest = s.over
+    return (replace(s, over=((name, count // 2), *rest)),)
+
+
+def again_in_each_step(s: Statement) -> Body:
+    if isinstance(s, If) and any(isinstance(i, WarpgroupMma) for i in s.body):
+        again = Assign((("r", 32),), RegRef("v6_acc", (V("r"),)), Const(0.0, tw.f32))
+        return (replace(s, body=(again, *s.body)),)
+    return (s,)
 
 
 # How the kernel is spoiled, the refutation's words, and the simulator's (empty: a wrong result).
@@ -224,12 +235,12 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         changed(Deposit, lambda s: replace(s, index=V(28) - s.index)), "is loaded at N =", "",
     ),
     "a tile begins with what registers held": (
-        changed(WarpgroupMma, lambda s: replace(s, accumulate=s.accumulate[:1])),
-        "read where nothing has begun its sum", "nothing has written it",
+        where(zeroes, lambda s: ()), "goes on from the sum of another tile", "nothing has written",
     ),
-    "sums are begun again": (
-        changed(WarpgroupMma, again_in_each_step), "terms of K before are lost", "",
+    "half a tile does": (
+        where(zeroes, half), "goes on from the sum of another tile", "nothing has written",
     ),
+    "sums are begun again in each step": (again_in_each_step, "is never counted into", ""),
     "each block leaves out its last step": (
         where(multiplies, tightened), "is never counted into", "",
     ),

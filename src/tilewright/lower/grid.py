@@ -32,21 +32,16 @@ def place_grid(b: Builder) -> Grid:
     extents = grid.all_extents()
     for name, factors in grid.products().items():
         b.symbols[name] = Symbol(name, product=factors)
-    values: dict[str, Expr] = {}
+    values = {leaf: Expr.of(b.name(_variable(leaf))) for leaf in grid.order}
     wraps: list[Wrap] = []
     head: Body = ()
     turn = Expr.of(0)
     turns: tuple[int, str, Expr] | None = None
     blocks = [d for d in grid.order if grid.place(d) is not GridPlace.LOOP]
-    for leaf in grid.order:
-        values[leaf] = Expr.of(b.name(_variable(leaf)))
     if blocks:
         digits = tuple((str(values[d]), extents[d]) for d in blocks)
         head = (Decode(Expr.of("block"), digits),)
-    for leaf in blocks:
-        if grid.place(leaf) is GridPlace.CLUSTER:
-            b.rank = b.rank * extents[leaf].const + values[leaf]
-            b.peers |= values[leaf].variables()
+    _set_rank(b, values, extents)
     for leaf in grid.order:
         if grid.place(leaf) is GridPlace.LOOP:
             turns = len(wraps), str(values[leaf]), extents[leaf]
@@ -56,20 +51,7 @@ def place_grid(b: Builder) -> Grid:
                 wraps.append(_guarding(*b.share.touches))
             turn = turn * (extents[leaf].const if b.persistent else 1) + values[leaf]
             b.persistent = True
-    for step in reversed(grid.steps):
-        match step:
-            case Split(source, outer, inner, factor):
-                values[source] = values[outer] * factor + values[inner]
-                whole = extents[source]
-                if not (whole.is_const and whole.const % factor == 0):
-                    wraps.append(_guarding(less(values[source], whole)))
-            case Merge(outer, inner, result):
-                names = tuple(b.name(_variable(d)) for d in (outer, inner))
-                values[outer], values[inner] = (Expr.of(n) for n in names)
-                if values[result].variables() & b.peers:
-                    b.peers |= set(names)
-                pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
-                wraps.append(_decoding(Decode(values[result], pair)))
+    wraps += _roots(b, values, extents)
     b.turn = turn
     b.part, b.helper = (values.get(c, Expr.of(0)) for c in (PART, HELPER))
     axes = (counter for counter in grid.extents if counter not in SHARING)
@@ -84,6 +66,35 @@ def place_grid(b: Builder) -> Grid:
         return _chain([*wraps[:place], loop, *wraps[place + 1 :]])(body)
 
     return Grid(factors, grid.cluster, head, _chain(wraps), alternate)
+
+
+def _roots(b: Builder, values: dict[str, Expr], extents: Mapping[str, Expr]) -> list[Wrap]:
+    """Give the counters that others were made of their values; what that takes, outermost first."""
+    wraps: list[Wrap] = []
+    for step in reversed(b.plan.grid.steps):
+        match step:
+            case Split(source, outer, inner, factor):
+                values[source] = values[outer] * factor + values[inner]
+                whole = extents[source]
+                if not (whole.is_const and whole.const % factor == 0):
+                    wraps.append(_guarding(less(values[source], whole)))
+            case Merge(outer, inner, result):
+                names = tuple(b.name(_variable(d)) for d in (outer, inner))
+                values[outer], values[inner] = (Expr.of(n) for n in names)
+                if values[result].variables() & b.peers:
+                    b.peers |= set(names)
+                pair = tuple(zip(names, (extents[outer], extents[inner]), strict=True))
+                wraps.append(_decoding(Decode(values[result], pair)))
+    return wraps
+
+
+def _set_rank(b: Builder, values: Mapping[str, Expr], extents: Mapping[str, Expr]) -> None:
+    """The block's number in its cluster, and the digits that tell its peers apart."""
+    grid = b.plan.grid
+    for leaf in grid.order:
+        if grid.place(leaf) is GridPlace.CLUSTER:
+            b.rank = b.rank * extents[leaf].const + values[leaf]
+            b.peers |= values[leaf].variables()
 
 
 def _variable(counter: str) -> str:

@@ -82,7 +82,7 @@ def emit_pipeline(b: Builder, op: ops.Iterate, roles: Roles) -> tuple[Fragment, 
     b.copies = (*b.copies, copies(b, work.ring, (*work.rows, work.columns), work.strips))
     if work.found.in_place:
         start = op.inits[0]
-        if not _is_zero(b, start) or b.plan.own_terms is not None:
+        if not _begun_by_guard(b, start):
             _set(b, work, start)
         if work.rows_from.computed:
             whole = _branches(b, work) or b.plan.axes[work.contract.k].tile == work.atom.k
@@ -118,6 +118,15 @@ def _is_zero(b: Builder, number: int) -> bool:
     return isinstance(op, ops.Constant) and op.value == 0
 
 
+def _begun_by_guard(b: Builder, start: int) -> bool:
+    """Whether the first instruction of a sum can tell that it is: it replaces the registers.
+
+    Who has no steps, or some of them, sets them to zero. (Else ptxas lets no two instructions
+    overlap: to it the registers may be read without having been written.)
+    """
+    return _is_zero(b, start) and b.plan.own_terms is None and b.share is None
+
+
 def _set(b: Builder, work: _Work, number: int) -> None:
     """Set the product's registers to what it starts at."""
     placed = b.place(work.made.layout)
@@ -142,7 +151,7 @@ def _overlapped(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
         b.emit(WarpgroupWait(1))
         before = PhaseRef(ring.empty, ring.slot(count + (ring.stages - 1)))
         note = "the products before have read their slot"
-        b.emit(If((equal(b.role_lane, 0), *_later(b, step, 0, 1)), released(b, before, note)))
+        b.emit(If((equal(b.role_lane, 0), *_later(b, step)), released(b, before, note)))
     b.emit(WarpgroupWait(0))
     _release(b, work, counter(b, op.axis, b.plan.axes[op.axis].steps - 1))
 
@@ -152,10 +161,10 @@ def _own_step(b: Builder, step: Expr) -> Guard:
     return b.share.has(step) if b.share is not None else ()
 
 
-def _later(b: Builder, step: Expr, term: Expr | int, tile: int) -> Guard:
-    """Holds where the block has had a step's terms before in this tile."""
-    first: Guard = (at_least(step * tile + term, 1),)
-    return first if b.share is None else (*first, at_least(b.share.count(step) * tile + term, 1))
+def _later(b: Builder, step: Expr) -> Guard:
+    """Holds where the block has had a step before in this tile."""
+    first: Guard = (at_least(step, 1),)
+    return first if b.share is None else (*first, at_least(b.share.count(step), 1))
 
 
 def _one_at_a_time(b: Builder, op: ops.Iterate, work: _Work, roles: Roles) -> None:
@@ -393,12 +402,11 @@ def _multiply(b: Builder, work: _Work, slot: Expr, step: Expr, terms: _Terms) ->
         whole = b.plan.axes[looped].extent * size
         counted = ReducedAxis(f"{looped}_{k}", whole, step * size + term)
     start = work.found.loop.inits[0] if work.found.in_place else product.acc
-    first: Guard = (at_least(term, 1),)
-    if work.found.in_place:
-        first = _later(b, step, term, b.plan.axes[looped].tile)
+    begun = step * b.plan.axes[looped].tile + term if work.found.in_place else term
+    first: Guard = (at_least(begun, 1),) if _begun_by_guard(b, start) else ()
     return WarpgroupMma(
         over, atom.name, atom_ref(made, chosen), a, tile(work.columns, atom.n),
-        first if _is_zero(b, start) and not by_data else (), (counted,), product.span,
+        first, (counted,), product.span,
     )  # fmt: skip
 
 

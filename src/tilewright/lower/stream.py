@@ -20,7 +20,8 @@ from tilewright.poly.expr import Expr, at_least, less
 from tilewright.schedule.plan import Roles
 
 V = Expr.of
-MOST_TAKEN = 32  # registers of another block's sums at once
+MOST_TAKEN = 64  # registers of another block's sums at once
+SCRATCH = 40  # that a thread needs beside sums
 
 
 def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
@@ -40,7 +41,8 @@ def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     deposit = Deposit(over, exchange.name, _flat(sums, place), place, width, span, note)
     b.emit(If((less(share.count(0), 0),), (deposit, Announce(exchange.name, span))))
     b.owned = len(b.scopes[0].body), share.owns
-    _take(b, exchange, sums, share)
+    room = roles.consumer_registers - prod(sums.shape) - SCRATCH
+    _take(b, exchange, sums, share, min(MOST_TAKEN, max(EXCHANGE_PIECE, room)))
     return sums
 
 
@@ -52,13 +54,13 @@ def _flat(sums: Fragment, place: RegRef) -> Expr:
     return total
 
 
-def _take(b: Builder, exchange: Exchange, sums: Fragment, share: Share) -> None:
-    """Add the sums of the blocks with later steps of the tile, in their order."""
+def _take(b: Builder, exchange: Exchange, sums: Fragment, share: Share, most: int) -> None:
+    """Add the sums of the blocks with later steps of the tile, in their order, `most` at once."""
     stream, span = share.stream, exchange.span
     number = V(b.name("sharer"))
     width = EXCHANGE_PIECE // sums.dtype.bytes
     pieces = sums.shape[-1] // width
-    taken = max(n for n in range(1, MOST_TAKEN // width + 1) if pieces % n == 0)
+    taken = max(n for n in range(1, most // width + 1) if pieces % n == 0)
     other = b.name("sums_taken")
     b.registers.append(Registers(other, sums.dtype, (taken * width,), "another block's sums"))
     piece, word = b.name("piece"), b.name("word")

@@ -39,7 +39,7 @@ from tilewright.poly.expr import Expr
 
 _MOST_RUNS = 400
 _MOST_WORK = 400_000  # steps of all executions
-_MOST_KINDS = 24  # of blocks
+_MOST_KINDS = 64  # of blocks
 _MOST_CLUSTERS = 4096
 _MOST_TRACE = 20_000
 

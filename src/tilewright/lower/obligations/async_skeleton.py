@@ -67,6 +67,8 @@ from tilewright.lower.obligations.registers import uses
 from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term, at_least
 from tilewright.target.model import MmaAtom, Target
 
+_EXCHANGED = Deposit | Announce | Await | Collect  # registers alone; the rest see `exchanges`
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -245,11 +247,7 @@ class _Builder:
                 return self._matrix(s)
             case AsyncCopy() | Barrier() | AsyncCommit() | AsyncWait():
                 return self._plain(s) if isinstance(s, AsyncCopy) else Step(s)
-            case Deposit() | Collect():
-                return self._plain(s)
-            case Announce() | Await():  # see `exchanges`
-                return None
-            case _ if isinstance(s, AsyncStatement):
+            case _ if isinstance(s, AsyncStatement) and not isinstance(s, _EXCHANGED):
                 return Step(s, dict(self._values(s)))
             case _:
                 return self._plain(s)

@@ -28,7 +28,7 @@ from tilewright.lower.obligations.reductions import (
     shared_context,
     values_read,
 )
-from tilewright.lower.obligations.registers import deposited, span_of, uses
+from tilewright.lower.obligations.registers import span_of, uses
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
 from tilewright.poly.prove import (
@@ -52,11 +52,8 @@ BEFORE = "'"
 
 def warpgroup_sums(program: Program) -> Iterator[Obligation]:
     """One obligation for each accumulator that a guard begins: each term counts, once."""
-    shared = deposited(program)
     for (fragment, axis), terms in _begun_by_guard(program).items():
-        if fragment in shared:  # see `stream_sums`
-            continue
-        sums = sums_of(program, terms)
+        sums = _sums(program, terms)
         result = sums if isinstance(sums, Unknown) else attempt(program.world, sums.complete)
         if isinstance(result, Proved) and isinstance(sums, Sums):
             result = attempt(program.world, sums.kept)
@@ -68,7 +65,7 @@ def warpgroup_sums(program: Program) -> Iterator[Obligation]:
 def warpgroup_starts(program: Program) -> Iterator[Obligation]:
     """One obligation for each accumulator that a guard begins: it is begun before it is used."""
     for (fragment, _), terms in _begun_by_guard(program).items():
-        sums = sums_of(program, terms)
+        sums = _sums(program, terms)
         result = sums if isinstance(sums, Unknown) else attempt(program.world, sums.begun)
         span = span_of(terms[0].statement)
         yield Obligation(Kind.UNWRITTEN, fragment, result, span, "start of the sum")
@@ -93,7 +90,7 @@ def _untold(kind: Kind, s: WarpgroupMma) -> Obligation:
     return Obligation(kind, s.d.name, result, s.span, "start of the sum")
 
 
-def sums_of(program: Program, terms: Sequence[Term]) -> Sums | Unknown:
+def _sums(program: Program, terms: Sequence[Term]) -> Sums | Unknown:
     """The sums of one fragment along one axis, or why they are not plain."""
     fragment, axis = terms[0].fragment, terms[0].reduced.axis
     if any(t.reduced.extent != terms[0].reduced.extent for t in terms):
@@ -158,7 +155,9 @@ class Sums:
     def begun(self) -> Result:
         """Some instruction on each accumulator begins its sum."""
         whole = [self._accumulators(t, p, ()) for t, p in self._pairs()]
-        begins = self.begins()
+        begins = [
+            self._accumulators(t, p, fails) for t, p in self._pairs() for fails in _negated(t)
+        ]
         for piece in whole:
             rest = image(self.program.world, piece)
             for one in begins:
@@ -186,10 +185,6 @@ class Sums:
                     if fault is not None:
                         return fault
         return Proved(f"each of {self.terms[0].reduced.extent} terms is counted once")
-
-    def begins(self) -> list[Piece]:
-        """(context.., accumulator element..) of the instances that begin a sum."""
-        return [self._accumulators(t, p, fails) for t, p in self._pairs() for fails in _negated(t)]
 
     def _pairs(self) -> Iterator[tuple[Term, Domain]]:
         return zip(self.terms, self.places, strict=True)

@@ -3,7 +3,8 @@
 A `ReducedAxis` says which coordinate of its axis a `Reduce` or `Mma` counts. All statements that
 accumulate one axis into one fragment are taken together. For each context (block, thread, outer
 loops) and each accumulator element that was set, the coordinates must hit [0, extent) once each.
-Warpgroup instructions that start their sum by a guard are left to `bulk_sums`.
+Warpgroup instructions that start their sum by a guard are left to `bulk_sums`, sums that blocks
+share to `stream_sums`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tilewright.lower.obligations.carrying import (
     resets_family,
 )
 from tilewright.lower.obligations.domains import Domain, domain
-from tilewright.lower.obligations.registers import RUN, registers_read, span_of, uses
+from tilewright.lower.obligations.registers import RUN, deposited, registers_read, span_of, uses
 from tilewright.lower.obligations.scope import BUILTINS, Frame, Program, Site
 from tilewright.poly.expr import Expr, Guard, at_least, less
 from tilewright.poly.layout import Place
@@ -99,9 +100,9 @@ class Term:
 
 def reductions(program: Program) -> Iterator[Obligation]:
     """One obligation for each accumulator and axis."""
-    classes = families(program)
+    classes, shared = families(program), deposited(program)
     for (fragment, axis), terms in grouped(program).items():
-        if any(t.accumulate for t in terms):
+        if fragment in shared or any(t.accumulate for t in terms):
             continue
         family = classes.get(fragment, frozenset((fragment,)))
         result = attempt(program.world, lambda t=terms, f=family: _complete(program, t, f, classes))

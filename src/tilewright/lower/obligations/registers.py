@@ -203,7 +203,6 @@ class _Walker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.read: set[str] = set()
-        self.shared = deposited(program)  # that they are begun first, `stream_sums` proves
         self.faults: dict[str, tuple[Result, Span | None]] = {}
         self.indexing = _indexing_names(program.kernel, program.target)
         self.extents = _digit_extents(program.kernel)
@@ -281,7 +280,7 @@ class _Walker:
             if use.writes:
                 state.assigned.update((use.ref.name, e) for e, _ in elements)
                 continue
-            if _starts_itself(statement, use) or use.ref.name in self.shared:
+            if _starts_itself(statement, use):
                 continue
             self.read.add(use.ref.name)
             for element, digits in elements:

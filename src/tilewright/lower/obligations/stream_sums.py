@@ -8,16 +8,16 @@ block that it collects from, in the turn in which that block deposits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.kernel.async_ops import Collect, Deposit
-from tilewright.kernel.ops import Apply, Assign, Read, RegRef
+from tilewright.kernel.ops import Apply, Assign, Const, If, Loop, Read, RegRef, Value, When
 from tilewright.lower.obligations.accesses import VECTOR
-from tilewright.lower.obligations.bulk_sums import Sums, sums_of
-from tilewright.lower.obligations.domains import domain
+from tilewright.lower.obligations.carrying import resets_family, summing_loops
+from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.exchanges import OTHER, block_number
 from tilewright.lower.obligations.reductions import (
-    RUN,
+    Term,
     bound_names,
     counted_once,
     element_text,
@@ -25,11 +25,13 @@ from tilewright.lower.obligations.reductions import (
     grouped,
     missing_terms,
     piece_of,
+    place_of,
+    shared_context,
 )
 from tilewright.lower.obligations.registers import deposited, span_of, uses
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.poly.expr import Expr, Guard, equal
-from tilewright.poly.prove import Piece, attempt, image, instance_text
+from tilewright.poly.prove import Piece, attempt, image
 from tilewright.poly.results import Kind, Obligation, Proved, Refuted, Result, Unknown, Witness
 from tilewright.poly.sets import Dim
 
@@ -37,46 +39,55 @@ TAKEN = '"'  # of names that are the collecting statement's own
 
 
 def stream_sums(program: Program) -> Iterator[Obligation]:
-    """Two obligations for each sum that is deposited: complete where it is used, begun before."""
+    """Two obligations for each sum that is deposited: complete where it is used, from zero on."""
     shared = deposited(program)
     for (fragment, axis), terms in grouped(program).items():
-        if fragment not in shared:
-            continue
-        span = span_of(terms[0].statement)
-        sums = sums_of(program, terms)
-        if isinstance(sums, Unknown):
-            yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", sums, span, "shared sums")
-            continue
-        made = _Shared(program, fragment, sums)
-        result = attempt(program.world, made.complete)
-        kept = attempt(program.world, sums.kept) if isinstance(result, Proved) else result
-        result = result if isinstance(kept, Proved) else kept
-        yield Obligation(Kind.REDUCTION, f"{axis} into {fragment}", result, span, "shared sums")
-        begun = attempt(program.world, made.begun)
-        yield Obligation(Kind.UNWRITTEN, fragment, begun, span, "start of the shared sums")
+        if fragment in shared:
+            made = _Shared.of(program, terms)
+            span = span_of(terms[0].statement)
+            for kind, what, question in (
+                (Kind.REDUCTION, "shared sums", made.complete),
+                (Kind.UNWRITTEN, "start of the shared sums", made.begun),
+            ):
+                result = attempt(program.world, question)
+                yield Obligation(kind, f"{axis} into {fragment}", result, span, what)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
+    """The sums of one fragment; `context` tells one from another, `summing` are one's loops."""
+
     program: Program
-    fragment: str
-    sums: Sums
+    terms: tuple[Term, ...]
+    places: tuple[Domain, ...]
+    summing: tuple[tuple[Loop, ...], ...]
+    context: dict[str, Dim]
+
+    @staticmethod
+    def of(program: Program, terms: Sequence[Term]) -> _Shared:
+        family = frozenset((terms[0].fragment,))
+        places = tuple(place_of(program, t) for t in terms)
+        summing = tuple(summing_loops(t.site, family) for t in terms)
+        return _Shared(
+            program, tuple(terms), places, summing, shared_context(terms, places, summing)
+        )
 
     @property
-    def context(self) -> dict[str, Dim]:
-        return self.sums.context
+    def fragment(self) -> str:
+        return self.terms[0].fragment
 
     @property
     def local(self) -> frozenset[str]:
         """The parts of the context that tell the threads of a block apart."""
-        return frozenset[str]().union(*(p.private for p in self.sums.places)) & self.context.keys()
+        return frozenset[str]().union(*(p.private for p in self.places)) & self.context.keys()
 
     def complete(self) -> Result:
         """Each term is counted once in every sum that is used."""
-        term, context = self.sums.terms[0], self.context
-        used = self._used()
+        term, used = self.terms[0], self._used()
         if not used:
             return Unknown(f"nothing uses the sums in {self.fragment}")
+        if any(t.reduced.extent != term.reduced.extent for t in self.terms):
+            return Unknown(f"the statements state different extents of {term.reduced.axis}")
         collected: list[Piece] = []
         for site in self._adding():
             found = self._collected(site)
@@ -84,54 +95,50 @@ class _Shared:
                 return Unknown(found)
             collected += found
         for guard in used:
-            own = [self._with(p, guard) for p in self._pieces()]
+            own = [replace(p, guard=(*p.guard, *guard)) for p in self._pieces()]
             pieces = [*own, *collected]
             if reason := next((p.inexact for p in pieces if p.inexact), ""):
                 return Unknown(reason)
-            once = counted_once(self.program, pieces, term, context)
+            once = counted_once(self.program, pieces, term, self.context)
             if not isinstance(once, Proved):
                 return once
             every = [every_term(p, term.reduced.extent) for p in own]
-            result = missing_terms(self.program, pieces, every, context, term)
+            result = missing_terms(self.program, pieces, every, self.context, term)
             if not isinstance(result, Proved):
                 return result
-        return Proved(
-            f"each of {term.reduced.extent} terms is counted once, by all blocks together"
-        )
+        return Proved(f"each of {term.reduced.extent} terms is counted once, by all blocks")
 
     def begun(self) -> Result:
-        """Where the registers are read, an instruction has begun their sum in the same turn."""
-        world, context = self.program.world, self.context
-        begins = [image(world, p) for p in self.sums.begins()]
+        """All registers are set to zero before each sum, in the body around its loops."""
+        shape = next(r.shape for r in self.program.kernel.registers if r.name == self.fragment)
+        rest = self.program.world.box(tuple(Expr.of(n) for n in shape))
+        first = min(t.site.frame.path for t in self.terms)
+        around = self._around()
         for site in self.program.sites:
-            for use in uses(site.statement, self.program.target):
-                if use.ref.name != self.fragment or use.writes or _sums_up(site):
-                    continue
-                if not context.keys() <= bound_names(self.program, site.frame):
-                    return Unknown(f"{self.fragment} is read outside of its turn")
-                index = (*use.ref.index[:-1], use.ref.index[-1] + RUN)
-                names = tuple(Expr.of(n) for n in context)
-                exprs = (*names, *use.ref.index)
-                where = domain(self.program.kernel, site.frame, exprs, use.over, ())
-                dims = (*where.dims, Dim.of(RUN, use.count))
-                rest = image(world, Piece(dims, where.guard, (*names, *index)))
-                for one in begins:
-                    rest = rest.subtract(one)
-                point = rest.first()
-                if point is not None:
-                    return self._unbegun(point.symbols, [v for _, v in point.values])
-        return Proved("an instruction begins each sum before it is read")
+            s = site.statement
+            if not resets_family(s, frozenset((self.fragment,))):
+                continue
+            alone = site.frame.around == around and site.frame.path < first
+            if not alone or not isinstance(s, Assign) or not _is_zero(s.value):
+                return Unknown(f"{self.fragment} is set otherwise than to zero before each sum")
+            dims = tuple(Dim.of(n, e) for n, e in s.over)
+            rest = rest.subtract(image(self.program.world, Piece(dims, (), s.dst.index)))
+        point = rest.first()
+        if point is not None:
+            element = tuple(v for _, v in point.values)
+            text = f"{element_text(self.fragment, element)} goes on from the sum of another tile"
+            return Refuted(text, Witness(element, point.symbols))
+        return Proved("set to zero before each sum")
 
-    def _unbegun(self, symbols: tuple[tuple[str, int], ...], values: Sequence[int]) -> Refuted:
-        here = tuple(zip(self.context, values, strict=False))
-        element = tuple(values[len(here) :])
-        text = f"{element_text(self.fragment, element)} is read where nothing has begun its sum"
-        return Refuted(text, Witness(element, symbols, (here,)), (instance_text(here, symbols),))
+    def _around(self) -> tuple[Loop | If | When, ...]:
+        """What is around the loops of a sum."""
+        around, loops = self.terms[0].site.frame.around, self.summing[0]
+        return around[: next((i for i, a in enumerate(around) if a in loops), len(around))]
 
     # ------------------------------------------------------------ the owner's own terms
 
     def _pieces(self) -> list[Piece]:
-        pairs = zip(self.sums.terms, self.sums.places, strict=True)
+        pairs = zip(self.terms, self.places, strict=True)
         return [piece_of(t, p, self.context) for t, p in pairs]
 
     def _used(self) -> list[Guard]:
@@ -148,10 +155,6 @@ class _Shared:
                 guard = tuple(c for c in site.frame.guard if c.expr.variables() <= known)
                 found[guard] = None
         return list(found)
-
-    def _with(self, piece: Piece, guard: Guard) -> Piece:
-        return Piece(piece.dims, (*piece.guard, *guard), piece.index, piece.label, piece.inexact,
-                     piece.optional)  # fmt: skip
 
     # ------------------------------------------------------------ others' terms
 
@@ -245,3 +248,7 @@ class _Shared:
 
 def _sums_up(site: Site) -> bool:
     return hasattr(site.statement, "accumulate")
+
+
+def _is_zero(value: Value) -> bool:
+    return isinstance(value, Const) and value.value == 0
