@@ -240,7 +240,9 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "half a tile does": (
         where(zeroes, half), "goes on from the sum of another tile", "nothing has written",
     ),
-    "sums are begun again in each step": (again_in_each_step, "is never counted into", ""),
+    "sums are begun again in each step": (
+        again_in_each_step, "while a matrix instruction writes it", "matrix instruction",
+    ),
     "each block leaves out its last step": (
         where(multiplies, tightened), "is never counted into", "",
     ),
