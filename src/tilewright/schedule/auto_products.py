@@ -18,6 +18,7 @@ from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Workgr
 from tilewright.schedule.model import (
     MOST_ACCUMULATORS,
     WARPGROUP,
+    Candidate,
     Problem,
     Ranked,
     candidates,
@@ -111,7 +112,7 @@ def choose_product(
     for ranked in _ranked(product.problem, target, relief, split=asked is None):
         best = ranked.candidate
         m, n = (best.tile_n, best.tile_m) if best.swapped else (best.tile_m, best.tile_n)
-        chosen = Hardware(split_k=best.split_k if best.split_k > 1 else None)
+        chosen = Hardware(split_k=best.split_k if best.split_k > 1 else None, stream_k=best.stream)
         hardware = hardware_of((chosen, asked or chosen))
         tiles = {product.rows: m, product.columns: n}
         found = _tried(graph, product, tiles, best.tile_k, hardware, target, declared)
@@ -219,15 +220,20 @@ def _ranked(
     most = MOST_ACCUMULATORS >> relief
     found = [
         c for c in candidates(problem, target)
-        if c.cluster == 1 and (split or c.split_k == 1)
+        if c.cluster == 1 and (split or not _shared(c))
         and (c.tile_n % PANEL == 0 or c.tile_n <= PANEL)
         and c.tile_m * c.tile_n <= most * WARPGROUP * c.consumers
     ]  # fmt: skip
     ranked = sorted(rank(problem, found, target), key=lambda r: _nearly(r, problem))
-    whole = [r for r in ranked if r.candidate.split_k == 1]
+    whole = [r for r in ranked if not _shared(r.candidate)]
     if whole and ranked[0].seconds > SPLIT_GAIN * whole[0].seconds:
         return (*whole, *(r for r in ranked if r not in whole))
     return tuple(ranked)
+
+
+def _shared(plan: Candidate) -> bool:
+    """Whether blocks share the terms of a tile."""
+    return plan.split_k > 1 or plan.stream is not None
 
 
 def _nearly(ranked: Ranked, problem: Problem) -> tuple[float, int]:

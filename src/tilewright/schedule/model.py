@@ -37,8 +37,12 @@ ROWS = ((128, 2), (256, 2), (64, 1), (128, 1), (192, 3), (256, 4))  # of a tile,
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 GROUPS = (1, 2, 4, 8, 12, 16)  # rows of tiles that are visited together
 L2_SHARE = 0.6  # of the L2 cache that operands keep for themselves
+MOST_SHARERS = 16  # blocks that share tiles' steps: each is proved by itself
+MOST_TURNS = 4  # of blocks through whole tiles, for sharing steps to matter
+SHARED_STEPS = 0.95  # of the steps that blocks with whole tiles have, at the most
 OVERLAP_LOSS = 0.1  # of the time of what is not the slowest
 NARROW_LOSS = 1.5  # of copies of rows that are shorter than the swizzle's
+SCATTERED_LOSS = 1.5  # of copies where no two blocks have the same terms at the same time
 CLUSTER_LOSS = 1.01  # blocks of a cluster wait for each other
 
 
@@ -66,8 +70,9 @@ class Candidate:
     a step. Rows are the problem's m, or where `swapped` its n. `consumers` are the warpgroups that
     multiply, `cluster` blocks share the larger operand's tile, and `group` rows of tiles are
     visited together. `split_k` blocks of a cluster share the terms of a tile: each that owns a
-    part of the columns gets the others' sums of it. In `pingpong` each consumer has tiles of its
-    own, and its epilogue runs while the other one multiplies.
+    part of the columns gets the others' sums of it. With ``stream = (tiles, blocks)`` each so many
+    blocks share the steps of so many tiles, through global memory. In `pingpong` each consumer has
+    tiles of its own, and its epilogue runs while the other one multiplies.
     """
 
     tile_m: int
@@ -82,6 +87,7 @@ class Candidate:
     swapped: bool = False
     scope: Scope = Scope.WARPGROUP
     pingpong: bool = False
+    stream: tuple[int, int] | None = None
 
     @property
     def threads(self) -> int:
@@ -121,6 +127,7 @@ class Candidate:
         parts += ["persistent"] * self.persistent
         parts.append(f"groups of {self.group}")
         parts += [f"split {self.split_k}"] * (self.split_k > 1)
+        parts += [f"{self.stream[0]} tiles by {self.stream[1]} blocks"] if self.stream else []
         parts += ["swapped"] * self.swapped
         parts += ["ping-pong"] * self.pingpong
         return ", ".join(parts)
@@ -201,6 +208,8 @@ class _Case:
     @cached_property
     def turns(self) -> int:
         """Tiles of the busiest multiprocessor."""
+        if self.candidate.stream is not None:
+            return ceil(self.steps / self.whole)
         together = self.candidate.cluster * self.candidate.split_k
         return ceil(self.tiles / self.machine.seats(together, self.multiprocessors))
 
@@ -223,8 +232,15 @@ class _Case:
 
     @cached_property
     def steps(self) -> int:
-        """Steps of a tile's main loop."""
+        """Steps of a tile's main loop, or of a block's share of several tiles."""
+        if self.candidate.stream is not None:
+            return steps_each(self.candidate.stream, self.whole)
         return ceil(ceil(self.problem.k / self.candidate.tile_k) / self.candidate.split_k)
+
+    @property
+    def whole(self) -> int:
+        """Steps of a tile."""
+        return ceil(self.problem.k / self.candidate.tile_k)
 
     def busy(self) -> tuple[str, float]:
         """What sets the pace of the main loop, and the time of the busiest multiprocessor."""
@@ -236,6 +252,8 @@ class _Case:
         if candidate.pingpong:  # a consumer is back after its own end and the other's main loop
             each = max(main, (main + end) / candidate.consumers)
             return limit, start + self.turns * each + end
+        if candidate.stream is not None:
+            return limit, start + main + self._ends(end)
         if candidate.persistent:  # the next tile's copies run during this one's end
             return limit, start + self.turns * (main + end)
         return limit, self.turns * (main + (start + end) / self.resident)
@@ -249,6 +267,14 @@ class _Case:
         if candidate.split_k > 1:  # all wait for all, twice: the sums are there, and are read
             seconds += 2 * machine.tile_latency + candidate.exchanged / self._fetching
         return seconds
+
+    def _ends(self, end: float) -> float:
+        """Of the tiles that a block owns, and of the sums that it leaves and takes."""
+        candidate, tile = self.candidate, self.candidate.tile_m * self.candidate.tile_n
+        moved = self.machine.tile_latency + tile * SUM_BYTES / self._fetching
+        owned, sharers = ceil(self.steps / self.whole), ceil(self.whole / self.steps)
+        alone = candidate.stream is not None and candidate.stream[1] == 1
+        return owned * end + (0 if alone else (1 + sharers) * moved)
 
     def _pace(self) -> dict[str, float]:
         """What each part of a multiprocessor needs for one step of a tile."""
@@ -268,6 +294,8 @@ class _Case:
         writes = (tile_m + tile_n) * width
         fetched = (min(tile_m, tile_n) + max(tile_m, tile_n) / candidate.cluster) * width
         fetched *= NARROW_LOSS if width < ROW_BYTES else 1
+        if candidate.stream is not None and candidate.stream[0] > 1:
+            fetched *= SCATTERED_LOSS
         # Warpgroups give a step back when the next one's products have started: half a step late.
         late = 0.5 if candidate.scope is Scope.WARPGROUP else 0.0
         ahead = max(0.5, candidate.stages - 1 - late) * self.resident
@@ -387,6 +415,40 @@ def _arranged(
             shared = split == 1 and neighbours > 1 and target.max_cluster > 1
             for cluster in (1, 2) if shared else (1,):
                 yield replace(made, cluster=cluster, persistent=persistent)
+    yield from _streamed(problem, replace(shape, group=group), tiles, steps, target)
+
+
+def _streamed(
+    problem: Problem, shape: Candidate, tiles: int, steps: int, target: Target
+) -> Iterator[Candidate]:
+    """The tile with its steps shared out, where that leaves a block clearly fewer of them."""
+    made = None if shape.pingpong else _staged(problem, shape, target)
+    whole = ceil(tiles / target.multiprocessors) * steps
+    best = shares(tiles, steps, target.multiprocessors)
+    if made is not None and best is not None and steps_each(best, steps) < SHARED_STEPS * whole:
+        yield replace(made, stream=best)
+
+
+def shares(tiles: int, steps: int, blocks: int) -> tuple[int, int] | None:
+    """How many tiles which number of blocks shares, so that each of `blocks` has the fewest steps.
+
+    None where there are so many tiles that sharing cannot matter.
+    """
+    if tiles > MOST_TURNS * blocks:
+        return None
+    found = (
+        (count, sharers)
+        for sharers in range(1, MOST_SHARERS + 1)
+        if (groups := blocks // sharers)
+        for count in (ceil(tiles / groups),)
+    )
+    return min(found, key=lambda s: (steps_each(s, steps), s[1]))
+
+
+def steps_each(shared: tuple[int, int], steps: int) -> int:
+    """Steps of each block of a group; a tile has `steps`."""
+    tiles, blocks = shared
+    return ceil(tiles * steps / blocks)
 
 
 def _staged(problem: Problem, shape: Candidate, target: Target) -> Candidate | None:

@@ -77,6 +77,8 @@ def _options(plan: Candidate) -> Options:
         found.append(("pingpong", True))
     if plan.split_k > 1:
         found.append(("split_k", plan.split_k))
+    if plan.stream is not None:
+        found.append(("stream_k", plan.stream))
     return tuple(found)
 
 
