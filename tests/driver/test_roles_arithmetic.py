@@ -117,6 +117,11 @@ def test_scales_of_blocks_of_split_axes() -> None:
     assert (c == wanted.astype(c.dtype)).all()
 
 
+def test_scales_of_many_blocks_are_proved() -> None:
+    """What the next test runs."""
+    with_roles(block_scaled(), M=4096, NB=16, NI=128, KB=8, KI=128)
+
+
 @pytest.mark.gpu
 def test_scales_of_blocks_on_the_device() -> None:
     run_block_scaled(block_scaled(), 4096, 16, 8, rows_first=True)
