@@ -134,9 +134,11 @@ def keep_one_panel(b: Builder, own: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def in_panel(
-    b: Builder, statement: Elementwise | Store, value: Fragment, panels: Panels, place: PanelPlace
+    b: Builder, statement: Statement, value: Fragment, panels: Panels, place: PanelPlace
 ) -> Statement:
     """The instances of a statement that belong to one panel."""
+    if not isinstance(statement, Elementwise | Store):
+        raise TypeError(f"no statement on elements: {statement}")
     columns, strips = _panel_digits(b, value, panels)
     tiles = panels.width // 8
     within = b.register_digit("panel_tile")
