@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tilewright.base.diagnostics import CallError, TilewrightError
 from tilewright.base.spaces import Space
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tilewright.poly.results import Obligation
     from tilewright.target.model import Target
 
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 SPECIALISED_DIVISOR = 16  # open sizes are specialised on their common divisor with this
 
 
@@ -58,10 +60,8 @@ def read_problems(program: Program, problems: object) -> tuple[Call, ...]:
                 expected=f"a tuple of {', '.join(program.arguments)}",
                 mend="pass a list with a tuple of arguments for each problem",
             )
-        try:
-            calls.append(read_call(program, cast("Sequence[Any]", arguments)))
-        except TilewrightError as error:
-            raise error.noted(f"in problem {number} of {len(given)}") from None
+        own = cast("Sequence[Any]", arguments)
+        calls.append(_of_problem(number, given, lambda _, own=own: read_call(program, own)))
     apart = next((i for i, call in enumerate(calls) if call.device != calls[0].device), None)
     if apart is not None:
         raise CallError(
@@ -81,7 +81,7 @@ def specialisation_of(
 
     That one keeps the number of tiles open: blocks then have a tile each (see `pipeline`).
     """
-    sizes = [call.axis_sizes(bindings) for call in calls]
+    sizes = [_of_problem(i, calls, lambda c: c.axis_sizes(bindings)) for i in range(len(calls))]
     shared = {a: n for a, n in sizes[0].items() if all(own[a] == n for own in sizes)}
     fixed = {a: n for a, n in shared.items() if a not in dynamic}
     if len(fixed) == len(sizes[0]) and fixed:
@@ -259,7 +259,12 @@ def _key(call: Call) -> object:
 
 
 def _bound_symbols(kernel: Interface, calls: Sequence[Call], number: int) -> dict[str, int]:
+    return _of_problem(number, calls, lambda call: bind_symbols(kernel, call))
+
+
+def _of_problem(number: int, problems: Sequence[_Given], make: Callable[[_Given], _Made]) -> _Made:
+    """What `make` makes of one problem; its errors say which one it is."""
     try:
-        return bind_symbols(kernel, calls[number])
+        return make(problems[number])
     except TilewrightError as error:
-        raise error.noted(f"in problem {number} of {len(calls)}") from None
+        raise error.noted(f"in problem {number} of {len(problems)}") from None

@@ -1,0 +1,470 @@
+"""Lists of products in one launch: against NumPy on the simulator and torch on the device."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from grouped_programs import ARRAYS, COLUMNS, ROWS, STEP, K, M, N
+
+import tilewright as tw
+from tilewright.base.diagnostics import CallError, CoverageError, ShapeError
+from tilewright.driver import grouped as grouped_module
+from tilewright.driver.grouped import GroupedKernel
+from tilewright.driver.overlaps import refuse_shared
+from tilewright.kernel import problems as problems_module
+from tilewright.kernel.problems import PARAMETER_BYTES, Row, checked_starts, joining, starts
+from tilewright.poly.results import Assumed, Proved, Refuted
+from tilewright.runtime.cuda_driver import Module
+from tilewright.runtime.launch import HEAD
+from tilewright.runtime.tensor_maps import MapEncoder
+from tilewright.runtime.toolchain import Nvrtc, compile_source
+from tilewright.target.nvidia import SM_90A
+
+Problem = tuple[Any, ...]
+UNEVEN = [(100, 64, 64), (70, 72, 128), (8, 200, 192), (64, 128, 8)]
+TILES = [
+    tw.WorkgroupConstraint(M, ROWS, 0), tw.WorkgroupConstraint(N, COLUMNS, 1),
+    tw.TilingConstraint(K, STEP),
+]  # fmt: skip
+TILE = {"ROWS": 64, "COLUMNS": 64, "STEP": 64}
+
+
+def products(
+    dtype: tw.DType = tw.bf16,
+    *,
+    tiles: bool = True,
+    epilogue: bool = False,
+    order: str = "NK",
+    hardware: tw.HardwareConstraint | None = None,
+    **tile: int,
+) -> tw.TileKernel:
+    """c = a times b; with an epilogue, the largest of zero and its scaled sum with a bias."""
+    axes = (N, K) if order == "NK" else (K, N)
+
+    def gemm(a, b, bias, c, scale):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.permute(tw.read(b), [N, K]), acc)
+
+        if epilogue:
+            total = tw.maximum((total + tw.read(bias)) * scale, 0.0)
+        tw.write(tw.cast(total, dtype), c)
+
+    gemm.__annotations__ = {
+        "a": tw.Memory[M, K, tw.GLOBAL, dtype],
+        "b": tw.Memory[(*axes, tw.GLOBAL, dtype)],
+        "bias": tw.Memory[N, tw.GLOBAL, tw.f32],
+        "c": tw.Memory[M, N, tw.GLOBAL, dtype],
+        "scale": tw.f32,
+    }
+    constraints = [*(TILES if tiles else ()), *([hardware] if hardware else ())]
+    return tw.kernel(constraints, bindings={**TILE, **tile} if tiles else {})(gemm)
+
+
+def problem(
+    sizes: tuple[int, int, int], seed: int, dtype: tw.DType = tw.bf16, order: str = "NK"
+) -> Problem:
+    m, n, k = sizes
+    random = np.random.default_rng(seed)
+    a, b = (random.integers(-4, 5, s).astype(ARRAYS[dtype]) for s in ((m, k), (n, k)))
+    b = b if order == "NK" else np.ascontiguousarray(b.T)
+    bias = random.integers(-9, 9, n).astype(np.float32)
+    return a, b, bias, np.full((m, n), np.nan, ARRAYS[dtype]), 2.0 ** (seed % 3 - 1)
+
+
+def wanted(one: Problem, order: str = "NK", *, epilogue: bool = False) -> np.ndarray:
+    a, b, bias, c, scale = one
+    exact = a.astype(np.float64) @ (b.T if order == "NK" else b).astype(np.float64)
+    if epilogue:
+        exact = np.maximum((exact + bias) * scale, 0)
+    return exact.astype(np.float32).astype(c.dtype).astype(np.float64)
+
+
+def runs(
+    kernel: tw.TileKernel, sizes: Sequence[tuple[int, int, int]], dtype: tw.DType = tw.bf16,
+    order: str = "NK", *, epilogue: bool = False,
+) -> GroupedKernel:  # fmt: skip
+    """Run a list of problems on the simulator; the kernel is proved, and each result right."""
+    given = [problem(s, i, dtype, order) for i, s in enumerate(sizes)]
+    reports = kernel.grouped(given)
+    assert reports is not None
+    assert len(reports) == len(sizes)
+    compiled = kernel.compile_grouped(given)
+    proofs = compiled.proofs(given)
+    assert not any(isinstance(o.result, Refuted) for o in proofs)
+    assert len(proofs) == len(compiled.compilation.obligations) + 2
+    for one in given:
+        found = one[3].astype(np.float64)
+        assert np.array_equal(found, wanted(one, order, epilogue=epilogue))
+    return compiled
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("tiles", [True, False], ids=["tiles given", "tiles chosen"])
+def test_problems_of_different_sizes(tiles: bool) -> None:
+    compiled = runs(products(tiles=tiles), UNEVEN)
+    assert compiled.compilation.plan.roles is not None
+    assert {s.name for s in compiled.kernel.symbols} == {"M", "N", "K"}
+    assert all(isinstance(o.result, Proved) for o in compiled.compilation.obligations)
+
+
+@pytest.mark.parametrize("dtype", [tw.f16, tw.bf16], ids=str)
+def test_each_problem_has_an_epilogue_and_scalars_of_its_own(dtype: tw.DType) -> None:
+    compiled = runs(products(dtype, epilogue=True), UNEVEN, dtype, epilogue=True)
+    assert compiled.compilation.plan.roles is not None
+
+
+def test_stored_the_other_way() -> None:
+    runs(products(order="KN", epilogue=True), UNEVEN[:3], order="KN", epilogue=True)
+
+
+def test_a_type_without_a_matrix_unit() -> None:
+    runs(products(tw.f32, ROWS=16, COLUMNS=16, STEP=8), [(20, 16, 9), (7, 33, 16)], tw.f32)
+
+
+def test_one_problem_alone() -> None:
+    runs(products(), [(130, 72, 136)])
+
+
+def test_one_row_and_one_column() -> None:
+    runs(products(), [(1, 8, 64), (64, 64, 64), (3, 8, 8)])
+
+
+def test_sizes_that_the_copy_engine_cannot_take() -> None:
+    """One problem with odd sizes: the kernel for all takes the way without roles."""
+    compiled = runs(products(ROWS=32, COLUMNS=32, STEP=32), [(64, 64, 64), (33, 17, 19)])
+    assert compiled.compilation.plan.roles is None
+
+
+def test_what_problems_share_is_fixed() -> None:
+    compiled = runs(products(), [(m, 64, 128) for m in (8, 64, 200)])
+    assert {s.name for s in compiled.kernel.symbols} == {"M"}
+    assert len(compiled.kernel.maps) == 3
+
+
+def test_blocks_have_one_tile_each() -> None:
+    """Also where all sizes are alike: turns would keep the blocks of later problems waiting."""
+    sizes = [(64 * 140, 64, 64)] * 2
+    given = [tuple(np.empty(s, ml_dtypes.bfloat16) for s in ((m, k), (n, k))) for m, n, k in sizes]
+    whole = [
+        (a, b, np.empty(64, np.float32), np.empty((len(a), 64), a.dtype), 1.0) for a, b in given
+    ]
+    compiled = products().compile_grouped(whole)
+    assert "turn" not in compiled.compilation.plan.grid.order
+    assert {s.name for s in compiled.kernel.symbols} == {"M"}
+
+
+def test_as_many_problems_as_a_launch_takes() -> None:
+    kernel = products(ROWS=64, COLUMNS=8)
+    sizes = [(1 + i % 9, 8, 8 * (1 + i % 3)) for i in range(63)]
+    compiled = runs(kernel, sizes)
+    assert compiled.most == 63
+    given = [problem(s, 0) for s in [*sizes, (8, 8, 8)]]
+    with pytest.raises(CallError, match=r"64 problems at once[\s\S]*at most 63[\s\S]*at a time"):
+        kernel.grouped(given)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "gfx942"])
+def test_targets(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_TARGET", target)
+    compiled = runs(products(epilogue=True), UNEVEN[:2], epilogue=True)
+    assert compiled.target.name == target
+
+
+def test_rows_with_a_distance_of_their_own() -> None:
+    """Alike in all problems, it is the kernel's; otherwise tensors have to be contiguous."""
+    given = [problem((m, 64, 64), m) for m in (20, 72)]
+    wide = [(np.pad(a, ((0, 0), (0, 64)))[:, :64], *rest) for a, *rest in given]
+    kernel = products()
+    kernel.grouped(wide)
+    for one in wide:
+        assert np.array_equal(one[3].astype(np.float64), wanted(one))
+    other = (np.pad(given[0][0], ((0, 0), (0, 8)))[:, :64], *given[0][1:])
+    with pytest.raises(CallError, match=r"a has stride[\s\S]*in problem 0 of 2"):
+        kernel.grouped([other, wide[1]])
+
+
+# ---------------------------------------------------------------- compilations
+
+
+def test_other_lists_of_such_sizes_need_no_other_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    real = grouped_module.compile_program
+    monkeypatch.setattr(grouped_module, "compile_program", lambda *a: made.append(a) or real(*a))
+    kernel = products()
+    for sizes in (UNEVEN[:3], UNEVEN[1:3], [(16, 136, 72), (24, 8, 64), (80, 64, 200)]):
+        kernel.grouped([problem(s, i) for i, s in enumerate(sizes)])
+    assert len(made) <= 2  # rows of all three, and of the last, have other common divisors
+    before = len(made)
+    kernel.grouped([problem(s, i) for i, s in enumerate(UNEVEN[:3])])
+    assert len(made) == before
+
+
+def test_a_bound_list_is_run_again() -> None:
+    kernel, given = products(), [problem(s, i) for i, s in enumerate(UNEVEN[:2])]
+    launch: Callable[[], Any] = kernel.bind_grouped(given)
+    for one in given:
+        assert np.isnan(one[3].astype(np.float32)).all()
+    launch()
+    for one in given:
+        assert np.array_equal(one[3].astype(np.float64), wanted(one))
+
+
+@pytest.mark.parametrize("form", ["rows differ", "all differ"])
+def test_machine_code_spills_nothing(form: str) -> None:
+    """With roles in branches, and a table in the parameters that is never copied."""
+    sizes = UNEVEN if form == "all differ" else [(512, 2048, 2048), (4096, 2048, 2048)]
+    given = [
+        (np.empty((m, k), ml_dtypes.bfloat16), np.empty((n, k), ml_dtypes.bfloat16),
+         np.empty(n, np.float32), np.empty((m, n), ml_dtypes.bfloat16), 1.0)
+        for m, n, k in sizes
+    ]  # fmt: skip
+    kernel = products(epilogue=True, ROWS=128, COLUMNS=256).compile_grouped(given)
+    source = kernel.source(len(sizes))
+    assert "setmaxnreg" in source
+    taken = Nvrtc().resources(source, SM_90A)
+    assert (taken.stack, taken.spilled) == (0, 0)
+    assert len(kernel.source(40)) - len(source) < 500  # the list costs a line each time it doubles
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_the_table_that_a_launch_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pointers, maps, sizes and scalars of each problem in its row; where its blocks start."""
+    from tilewright.runtime import launch as runtime_launch
+    from tilewright.runtime import launch_problems
+
+    given = [problem(s, i) for i, s in enumerate(UNEVEN[:3])]
+    compiled = products(epilogue=True).compile_grouped(given)
+    kernel = compiled.kernel
+    row, room = Row.of(kernel), 4
+    seen: list[bytes] = []
+
+    class Driver:
+        def context(self, place: int) -> int:
+            ctypes.c_void_p.from_address(place).value = 7
+            return 0
+
+        def launch(self, configuration: int, _f: int, parameters: int, _e: None) -> int:
+            address = ctypes.c_void_p.from_address(parameters).value or 0
+            assert address == configuration + HEAD
+            seen.append(ctypes.string_at(configuration, HEAD + row.bytes_for(room)))
+            return 0
+
+    monkeypatch.setattr(runtime_launch, "launch_calls", Driver)
+    monkeypatch.setattr(MapEncoder, "encode", lambda _, p: struct.pack("Q", p) + bytes(120))
+    symbols = [dict(zip("MNK", s, strict=True)) for s in UNEVEN[:3]]
+    bound = [
+        runtime_launch.bound_arguments(kernel, s, {"scale": one[4]})
+        for s, one in zip(symbols, given, strict=True)
+    ]
+    launch = launch_problems.ProblemsLaunch(Module(None, 5, 7), kernel, room, bound)
+    pointers = [[(4 * i + j + 1) << 12 for j in range(4)] for i in range(3)]
+    launch(99, pointers)
+    launch.fixed(pointers)(99)
+    assert seen[0] == seen[1]
+    (data, _) = seen
+    blocks = [b.blocks for b in bound]
+    assert struct.unpack_from("I", data)[0] == sum(blocks)
+    table = data[HEAD:]
+    begins = struct.unpack_from("4i", table, row.starts_at(room))
+    assert begins == (0, blocks[0], sum(blocks[:2]), 2**31 - 1)
+    names = [*(t.name for t in kernel.tensors), *(m.name for m in kernel.maps),
+             *(s.name for s in kernel.symbols), *(s.name for s in kernel.scalars)]  # fmt: skip
+    for i, own in enumerate(pointers):
+        where = dict(zip(names, (i * row.stride + o for o in row.offsets), strict=True))
+        for tensor, pointer in zip(kernel.tensors, own, strict=True):
+            assert struct.unpack_from("Q", table, where[tensor.name]) == (pointer,)
+        for box in kernel.maps:
+            assert where[box.name] % 64 == 0
+            assert table[where[box.name] :][:8] == table[where[box.tensor] :][:8]
+        for symbol in kernel.symbols:
+            assert struct.unpack_from("i", table, where[symbol.name]) == (symbols[i][symbol.name],)
+        assert struct.unpack_from("f", table, where["scale"]) == (given[i][4],)
+
+
+def test_a_table_fits_the_parameters_of_a_kernel() -> None:
+    row = Row.of(products().compile_grouped([problem(UNEVEN[0], 0)]).kernel)
+    assert row.bytes_for(row.most) <= PARAMETER_BYTES < row.bytes_for(row.most + 1)
+    assert [row.room(n, "gemm") for n in (1, 2, 3, 16, 17, 33, 63)] == [1, 2, 4, 16, 32, 63, 63]
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_starts_that_are_off_by_one_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [problem(s, i) for i, s in enumerate(UNEVEN[:2])]
+    kernel = products().compile_grouped(given).kernel
+    blocks = [16, 24]
+    right = starts(blocks, 2)
+    (decode, apart) = joining(kernel, right, blocks, 40)
+    assert isinstance(decode.result, Proved)
+    assert decode.result.note == "40 blocks are those of 2 problems, each once"
+    assert isinstance(apart.result, Assumed)
+    for wrong, message in (
+        ((0, 15), "block 15 of problem 0 is run by nobody"),
+        ((0, 17), "block 16 is block 16 of problem 0, which has 16"),
+    ):
+        (decode, _) = joining(kernel, wrong, blocks, 40)
+        assert isinstance(decode.result, Refuted)
+        assert decode.result.message.startswith(message)
+        monkeypatch.setattr(problems_module, "starts", lambda *_, wrong=wrong: wrong)
+        with pytest.raises(CoverageError, match=message):
+            checked_starts(kernel, blocks, 2)
+
+
+def test_problems_that_write_one_tensor_are_refused() -> None:
+    first, second = problem(UNEVEN[0], 0), problem(UNEVEN[0], 1)
+    twice = (*second[:3], first[3], second[4])
+    kernel = products()
+    with pytest.raises(CallError, match=r"c of problem . and c of problem . share memory, and c"):
+        kernel.grouped([first, twice])
+    with pytest.raises(CallError, match="share memory"):
+        kernel.bind_grouped([first, twice])()
+
+
+def test_a_problem_that_needs_anothers_result_is_refused() -> None:
+    first, second = problem((64, 64, 64), 0), problem((64, 64, 64), 1)
+    with pytest.raises(CallError, match="c of problem 0 and a of problem 1 share memory"):
+        products().grouped([first, (first[3], *second[1:])])
+
+
+def test_operands_may_be_shared() -> None:
+    first, second = problem((64, 64, 64), 0), problem((72, 64, 64), 1)
+    shared = (second[0], first[1], *second[2:])
+    products().grouped([first, shared])
+    for one in (first, shared):
+        assert np.array_equal(one[3].astype(np.float64), wanted(one))
+
+
+def test_overlaps_are_found_among_many() -> None:
+    """Against each pair compared with each other."""
+    from tilewright.runtime.arguments import view
+
+    random = np.random.default_rng(5)
+    tensors = products().compile_grouped([problem(UNEVEN[0], 0)]).kernel.tensors
+    written = [t.name == "c" for t in tensors]
+    memory = np.zeros(4000, np.int8)
+    seen = {True: 0, False: 0}
+    for _ in range(300):
+        spans = [
+            [(int(s), int(s) + 1 + int(random.integers(60))) for s in random.integers(0, 3900, 4)]
+            for _ in range(3)
+        ]
+        flat = [(span, w) for row in spans for span, w in zip(row, written, strict=True)]
+        meets = any(
+            (v or w) and a[0] < b[1] and b[0] < a[1]
+            for i, (a, v) in enumerate(flat) for b, w in flat[:i]
+        )  # fmt: skip
+        try:
+            refuse_shared(tensors, [[view(memory[a:b]) for a, b in row] for row in spans])
+            found = False
+        except CallError:
+            found = True
+        assert found == meets
+        seen[found] += 1
+    assert min(seen.values()) > 10
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_lists_that_are_none() -> None:
+    kernel = products()
+    with pytest.raises(CallError, match=r"gemm is called for no problems[\s\S]*a, b, bias, c"):
+        kernel.grouped([])
+    with pytest.raises(CallError, match="gemm is called for a ndarray"):
+        kernel.grouped(np.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(CallError, match=r"problem 1 is a ndarray[\s\S]*a tuple of a, b, bias, c"):
+        kernel.grouped([problem(UNEVEN[0], 0), np.zeros(3)])  # type: ignore[list-item]
+
+
+def test_errors_of_one_problem_name_it() -> None:
+    kernel, right = products(), problem(UNEVEN[0], 0)
+    with pytest.raises(CallError, match=r"called with 2 arguments[\s\S]*in problem 1 of 2"):
+        kernel.grouped([right, right[:2]])
+    wrong = (right[0].astype(np.float32), *right[1:])
+    with pytest.raises(tw.TilewrightError, match=r"a holds f32[\s\S]*in problem 1 of 2"):
+        kernel.grouped([right, wrong])
+    odd = (right[0], problem((8, 64, 72), 0)[1], *right[2:])
+    with pytest.raises(ShapeError, match=r"b has 72 elements along K[\s\S]*in problem 1 of 2"):
+        kernel.grouped([right, odd])
+
+
+def test_what_blocks_of_one_tile_cannot_do_is_refused() -> None:
+    asked = tw.HardwareConstraint(pingpong=True)
+    kernel = products(hardware=asked, ROWS=64, COLUMNS=128)
+    with pytest.raises(tw.TilewrightError, match="each block has one tile"):
+        kernel.grouped([problem(s, i) for i, s in enumerate(UNEVEN[:2])])
+
+
+# ---------------------------------------------------------------- on the device
+
+LISTS = {
+    "rows differ": [(m, 512, 512) for m in (512, 1000, 64, 8, 2048, 136)],
+    "all differ": [
+        (1000, 512, 320), (8, 264, 1024), (2048, 768, 64), (130, 8, 72), (640, 1280, 512),
+        (1, 1024, 2048), (384, 384, 384), (4096, 128, 256),
+    ],
+    "odd sizes": [(64, 64, 64), (133, 77, 51), (300, 90, 33), (5, 3, 7)],
+}  # fmt: skip
+FORMS = [(tw.bf16, "NK", True), (tw.f16, "KN", False)]
+
+
+def for_device(name: str, dtype: tw.DType, order: str, tiles: bool) -> tuple[Any, list[Problem]]:
+    given = [problem(s, i, dtype, order) for i, s in enumerate(LISTS[name])]
+    tile = {"STEP": 32} if name == "odd sizes" else {"ROWS": 128, "COLUMNS": 128}
+    return products(dtype, order=order, tiles=tiles, epilogue=True, **tile), given
+
+
+@pytest.mark.parametrize(("dtype", "order", "tiles"), FORMS)
+@pytest.mark.parametrize("name", LISTS)
+def test_what_runs_on_the_device_is_proved(
+    name: str, dtype: tw.DType, order: str, tiles: bool
+) -> None:
+    kernel, given = for_device(name, dtype, order, tiles)
+    compiled = kernel.compile_grouped(given, "sm_90a")
+    assert (compiled.compilation.plan.roles is None) == (name == "odd sizes")
+    assert all(isinstance(o.result, Proved | Assumed) for o in compiled.proofs(given))
+    assert compile_source(compiled.source(len(given)), SM_90A)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "order", "tiles"), FORMS)
+@pytest.mark.parametrize("name", LISTS)
+def test_on_the_device(name: str, dtype: tw.DType, order: str, tiles: bool) -> None:
+    from tilewright.runtime.device_arrays import DeviceArray
+
+    kernel, given = for_device(name, dtype, order, tiles)
+    there = [(*(DeviceArray(x) for x in one[:4]), one[4]) for one in given]
+    kernel.grouped(there)
+    for one, found in zip(given, there, strict=True):
+        result = found[3].numpy().astype(np.float64)
+        assert np.array_equal(result, wanted(one, order, epilogue=True))
+
+
+@pytest.mark.gpu
+def test_bound_lists_against_torch() -> None:
+    torch = pytest.importorskip("torch")
+    kernel = products(ROWS=128, COLUMNS=256)
+    given: list[Problem] = []
+    for m in (512, 4096, 1000, 64):
+        a, b = (torch.randn(r, 1024, device="cuda", dtype=torch.bfloat16) for r in (m, 768))
+        bias = torch.zeros(768, device="cuda")
+        given.append((a, b, bias, torch.full((m, 768), torch.nan, device="cuda",
+                                             dtype=torch.bfloat16), 1.0))  # fmt: skip
+    launch: Callable[[], Any] = kernel.bind_grouped(given)
+    for _ in range(2):
+        launch()
+        for a, b, _, c, _ in given:
+            torch.testing.assert_close(c, a @ b.T, rtol=2e-2, atol=2e-2)
+            c.fill_(torch.nan)
