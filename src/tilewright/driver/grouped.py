@@ -183,14 +183,14 @@ class GroupedKernel:
             return self._simulated(calls)
         self._refuse_shared(calls)
         launch = self._launch(calls)
-        launch(current_stream(calls[0].device.index), _pointers(calls))
+        launch(current_stream(calls[0].device.index), *_pointers(calls))
         return None
 
     def bound(self, calls: Sequence[Call]) -> Callable[[], tuple[SimulationResult, ...] | None]:
         if calls[0].device.kind == "cpu":
             return lambda: self._simulated(calls)
         self._refuse_shared(calls)
-        return BoundCall(calls, self._launch(calls).fixed(_pointers(calls)))
+        return BoundCall(calls, self._launch(calls).fixed(*_pointers(calls)))
 
     def _simulated(self, calls: Sequence[Call]) -> tuple[SimulationResult, ...]:
         """Each problem's blocks by themselves: those of different problems share nothing."""
@@ -248,8 +248,8 @@ def compile_problems(program: Program, given: Specialisation) -> GroupedKernel:
     return GroupedKernel(program, compile_program(program, given))
 
 
-def _pointers(calls: Sequence[Call]) -> list[tuple[int, ...]]:
-    return [tuple(view.pointer for view in call.tensors.values()) for call in calls]
+def _pointers(calls: Sequence[Call]) -> list[int]:
+    return [view.pointer for call in calls for view in call.tensors.values()]
 
 
 def _key(call: Call) -> object:

@@ -60,7 +60,15 @@ def _suited(request: Request, example: Example) -> Sequence[Constraint]:
     outputs = (op for op in walk(graph.body) if isinstance(op, WriteOp))
     for axis in next(outputs).type.axes[:1]:
         sizes[axis] *= example.count
-    known = replace(graph, axes={a: Expr.of(n) for a, n in sizes.items()})
+    known = replace(
+        graph,
+        axes={a: Expr.of(n) for a, n in sizes.items()},
+        memories=tuple(
+            m if m.strides is None
+            else replace(m, strides=tuple(s.substitute(example.sizes) for s in m.strides))
+            for m in graph.memories
+        ),
+    )  # fmt: skip
     apart = hardware_of((Hardware(cluster=1, pingpong=False, split_k=1), *request.constraints))
     declared = declare(known, alignments=given.alignments)
     return completed(known, (apart,), given.target, declared)

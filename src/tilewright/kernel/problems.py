@@ -127,7 +127,7 @@ def joining(
         result = Refuted(fault.replace("grid", "problem"))
     else:
         result = Proved(f"{total} blocks are those of {len(blocks)} problems, each once")
-    apart = Assumed("what one problem writes, no other reads or writes (checked at each launch)")
+    apart = Assumed("what one problem writes is its own: a launch checks that, or makes it so")
     return (
         Obligation(Kind.DECODE, "block", result, None, f"the problems of {kernel.name}"),
         *(

@@ -56,23 +56,24 @@ class ProblemsLaunch:
         self._frames = Frames(self._template, _TABLE)
         self._starter = Starter(module)
 
-    def __call__(self, stream: int, pointers: Sequence[Sequence[int]]) -> None:
-        """Start the kernel on `stream`, given each problem's pointers. ToolchainError where it
-        fails."""
+    def __call__(self, stream: int, *pointers: int) -> None:
+        """Start the kernel on `stream`, given all pointers, problem by problem. ToolchainError
+        where it fails."""
         frame = self._frames.own
         struct.pack_into("P", frame.buffer, STREAM, stream)
         self._write(frame.buffer, pointers)
         self._starter.start(frame)
 
-    def fixed(self, pointers: Sequence[Sequence[int]]) -> Callable[[int], None]:
+    def fixed(self, *pointers: int) -> Callable[[int], None]:
         """The launch with its pointers fixed too: it takes the stream."""
         template = bytearray(self._template)
         self._write(template, pointers)
         return fixed_start(self._starter, bytes(template), _TABLE)
 
-    def _write(self, buffer: Any, pointers: Sequence[Sequence[int]]) -> None:
-        form = f"{self._count}P"
-        for place, maps, own in zip(self._places, self._maps, pointers, strict=True):
+    def _write(self, buffer: Any, pointers: Sequence[int]) -> None:
+        form, count = f"{self._count}P", self._count
+        for number, (place, maps) in enumerate(zip(self._places, self._maps, strict=True)):
+            own = pointers[number * count : (number + 1) * count]
             struct.pack_into(form, buffer, place, *own)
             if maps is not None:
                 maps.write(buffer, own)
