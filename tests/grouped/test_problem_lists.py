@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from grouped_programs import ARRAYS, COLUMNS, ROWS, STEP, K, M, N
+from grouped_programs import ARRAYS, COLUMNS, ROWS, STEP, Case, Form, K, M, N, grouped
 
 import tilewright as tw
 from tilewright.base.diagnostics import CallError, CoverageError, ShapeError
@@ -190,6 +190,30 @@ def test_rows_with_a_distance_of_their_own() -> None:
     other = (np.pad(given[0][0], ((0, 0), (0, 8)))[:, :64], *given[0][1:])
     with pytest.raises(CallError, match=r"a has stride[\s\S]*in problem 0 of 2"):
         kernel.grouped([other, wide[1]])
+
+
+def test_schedules_by_hand() -> None:
+    def tiled(s: tw.Schedule) -> tw.Schedule:
+        s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+        return s.stage(4).specialize()
+
+    program = products(tiles=False).program
+    kernel = tw.kernel(schedule=tiled)(program.function)
+    assert runs(kernel, UNEVEN).compilation.plan.roles is not None
+
+
+def test_problems_with_groups_of_rows() -> None:
+    form = Form(bias=True, scale=True)
+    cases = [Case.of(form, (100, 0, 30), 64, 64), Case.of(form, (10, 20, 70), 64, 128)]
+    given = [case.arrays for case in cases]
+    kernel = tw.kernel(grouped(form).program.constraints, bindings=TILE)(
+        grouped(form).program.function
+    )
+    kernel.grouped(given)
+    assert all(case.right for case in cases)
+    compiled = kernel.compile_grouped(given)
+    assert compiled.compilation.plan.ragged is not None
+    assert "from the start of each group on" in compiled.explain()
 
 
 # ---------------------------------------------------------------- compilations
@@ -406,6 +430,20 @@ def test_what_blocks_of_one_tile_cannot_do_is_refused() -> None:
     kernel = products(hardware=asked, ROWS=64, COLUMNS=128)
     with pytest.raises(tw.TilewrightError, match="each block has one tile"):
         kernel.grouped([problem(s, i) for i, s in enumerate(UNEVEN[:2])])
+
+
+def test_the_list_of_the_benchmark() -> None:
+    """What `python -m benchmarks grouped` runs is proved and spills nothing."""
+    benchmark = pytest.importorskip("benchmarks.grouped", reason="it needs torch")
+    given = [
+        tuple(np.empty(s, ml_dtypes.bfloat16) for s in ((m, 2048), (2048, 2048), (m, 2048)))
+        for m in benchmark.LIST_ROWS
+    ]
+    for tile in (benchmark.TILE, (128, 128, 64)):
+        compiled = benchmark.list_kernel(tile).compile_grouped(given, "sm_90a")
+        assert compiled.compilation.plan.roles is not None
+        assert all(isinstance(o.result, Proved | Assumed) for o in compiled.proofs(given))
+        assert Nvrtc().resources(compiled.source(len(given)), SM_90A).spilled == 0
 
 
 # ---------------------------------------------------------------- on the device

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.kernel.declared import Interface
     from tilewright.kernel.ops import Kernel
     from tilewright.poly.results import Obligation
+    from tilewright.schedule.schedule import Schedule
     from tilewright.target.model import Target
 
 _Given = TypeVar("_Given")
@@ -76,6 +77,7 @@ def read_problems(program: Program, problems: object) -> tuple[Call, ...]:
 def specialisation_of(
     program: Program, calls: Sequence[Call], bindings: Mapping[str, int | Space],
     dynamic: frozenset[str], target: Target,
+    schedule: Callable[[Schedule], Schedule] | None = None,
 ) -> Specialisation:  # fmt: skip
     """What one kernel for all the problems fixes: the sizes that they share, but for one axis.
 
@@ -101,6 +103,7 @@ def specialisation_of(
             a: gcd(SPECIALISED_DIVISOR, *(own[a] for own in sizes))
             for a in sizes[0] if a not in fixed
         },
+        schedule=schedule,
         example=Example(largest, len(calls)),
     )  # fmt: skip
 
@@ -156,6 +159,12 @@ class GroupedKernel:
 
         room = Row.of(self.compilation.interface).room(count, self.program.name)
         return emit(self.kernel, self.target, room)
+
+    def explain(self) -> str:
+        """Digits, places, layouts, inserted moves and barriers with reasons, and the proofs."""
+        from tilewright.driver.explain import explain
+
+        return explain(self.compilation)
 
     def proofs(self, problems: object) -> tuple[Obligation, ...]:
         """The kernel's obligations, which hold for all sizes, and those of joining the problems."""

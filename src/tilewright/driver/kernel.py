@@ -156,7 +156,7 @@ class TileKernel:
         if found is None:
             name = target or device_target(calls[0].device) or self.default_target().name
             given = specialisation_of(
-                self.program, calls, self.bindings, self.dynamic, target_named(name)
+                self.program, calls, self.bindings, self.dynamic, target_named(name), self.schedule
             )
             # Other lists with the same open sizes take the tiles of the first one.
             alike = self._grouped.get(given.key)
