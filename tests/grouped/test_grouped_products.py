@@ -304,6 +304,34 @@ def test_a_wide_tile_with_a_gathered_bias() -> None:
     runs(Form(bias=True, scale=True), (130, 0, 40), n=256, k=64, rest=9, COLUMNS=256)
 
 
+def test_two_outputs_of_tiles_that_begin_where_data_says() -> None:
+    """The second one's panels are made of values that the first one's left."""
+
+    def moe(x, w, ends, bias, y, z):
+        group = tw.group_of(T, ends)
+
+        @tw.iterate(K, init_args=[tw.Register[T, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(x), tw.gather(w, E, group), acc)
+
+        total = total + tw.gather(bias, E, group)
+        tw.write(tw.cast(total, tw.bf16), y)
+        tw.write(tw.cast(tw.maximum(total, 0.0), tw.bf16), z)
+
+    program, case = grouped(Form()).program, Case.of(Form(bias=True), (100, 0, 130, 28), 128, 64)
+    kinds = {n: k for n, k in program.arguments.items() if n != "scale"}
+    moe.__annotations__ = {**kinds, "z": kinds["y"]}
+    sizes = {"T": 258, "E": 4, "N": 128, "K": 64, **TILE, "COLUMNS": 128}
+    kernel = tw.kernel(program.constraints)(moe).compile("sm_90a", bindings=sizes)
+    assert kernel.compilation.plan.ragged is not None
+    assert all(isinstance(o.result, Proved | Assumed) for o in kernel.proofs)
+    x, w, ends, bias, _, y = case.arrays
+    z = np.full_like(y, np.nan)
+    kernel(x, w, ends, bias, y, z)
+    assert case.right
+    assert np.array_equal(z.astype(np.float32), np.maximum(case.wanted.astype(np.float32), 0))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("form", "counts"), ON_DEVICE)
 def test_on_the_device(form: Form, counts: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +15,13 @@ from grouped_programs import ARRAYS, COLUMNS, ROWS, STEP, Case, Form, K, M, N, g
 
 import tilewright as tw
 from tilewright.base.diagnostics import CallError, CoverageError, ShapeError
+from tilewright.codegen.problem_table import find_row
 from tilewright.driver import grouped as grouped_module
 from tilewright.driver.grouped import GroupedKernel
 from tilewright.driver.overlaps import refuse_shared
 from tilewright.kernel import problems as problems_module
 from tilewright.kernel.problems import PARAMETER_BYTES, Row, checked_starts, joining, starts
+from tilewright.poly.concatenation import located, starts_of
 from tilewright.poly.results import Assumed, Proved, Refuted
 from tilewright.runtime.cuda_driver import Module
 from tilewright.runtime.launch import HEAD
@@ -192,6 +195,16 @@ def test_rows_with_a_distance_of_their_own() -> None:
         kernel.grouped([other, wide[1]])
 
 
+def test_clusters_stay_within_a_problem() -> None:
+    hardware = tw.HardwareConstraint(cluster=2)
+    sizes = [(100, 256, 64), (8, 256, 64), (200, 256, 64)]
+    kernel = runs(products(hardware=hardware), sizes).kernel
+    assert kernel.cluster == 2
+    (decode, _) = joining(kernel, (0, 3), (3, 4), 7)
+    assert isinstance(decode.result, Refuted)
+    assert decode.result.message == "the 3 blocks of problem 0 are no clusters of 2"
+
+
 def test_schedules_by_hand() -> None:
     def tiled(s: tw.Schedule) -> tw.Schedule:
         s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
@@ -315,6 +328,27 @@ def test_the_table_that_a_launch_gets(monkeypatch: pytest.MonkeyPatch) -> None:
         for symbol in kernel.symbols:
             assert struct.unpack_from("i", table, where[symbol.name]) == (symbols[i][symbol.name],)
         assert struct.unpack_from("f", table, where["scale"]) == (given[i][4],)
+
+
+@pytest.mark.parametrize("room", [1, 2, 5, 16, 63])
+def test_a_block_finds_its_row(room: int) -> None:
+    """The printed search, run in Python, against the lemma's."""
+    text = "\n".join(find_row([], room, "blockIdx.x"))
+    steps = re.findall(
+        r"if \(tw_table\.starts\[tw_number \+ (\d+)\] <= \(int\)blockIdx\.x\) tw_number \+= (\d+);",
+        text,
+    )
+    assert text.count("if (") == len(steps)
+    random = np.random.default_rng(room)
+    for count in {1, (room + 1) // 2, room}:
+        blocks = random.integers(1, 7, count).tolist()
+        table = starts(blocks, room)
+        for block in range(sum(blocks)):
+            number = 0
+            for ahead, step in steps:
+                if table[number + int(ahead)] <= block:
+                    number += int(step)
+            assert (number, block - table[number]) == located(starts_of(blocks), block)
 
 
 def test_a_table_fits_the_parameters_of_a_kernel() -> None:

@@ -30,12 +30,11 @@ MAP_BYTES, MAP_ALIGN = 128, 64
 class Row:
     """Where each argument of one problem lies in its row: pointers, maps, symbols, scalars.
 
-    `sizes` are bytes; each is aligned to its size, maps to 64 bytes.
+    Offsets and the distance of rows are bytes. Each argument is aligned to its size, maps to 64
+    bytes.
     """
 
-    sizes: tuple[int, ...]
     offsets: tuple[int, ...]
-    end: int
     stride: int
 
     @staticmethod
@@ -51,7 +50,7 @@ class Row:
             end = _up(end, min(size, MAP_ALIGN))
             offsets.append(end)
             end += size
-        return Row(sizes, tuple(offsets), end, _up(end, MAP_ALIGN if kernel.maps else 8))
+        return Row(tuple(offsets), _up(end, MAP_ALIGN if kernel.maps else 8))
 
     @property
     def most(self) -> int:
@@ -109,10 +108,27 @@ def checked_starts(kernel: Interface, blocks: Sequence[int], room: int) -> tuple
             mend="call it for fewer problems at a time",
         )
     found = starts(blocks, room)
-    fault = concatenation_fault(found[: len(blocks)], blocks, total)
+    fault = _fault(kernel, found[: len(blocks)], blocks, total)
     if fault is not None:
-        raise CoverageError(fault.replace("grid", "problem"), expected="each block of each problem")
+        raise CoverageError(
+            fault,
+            expected="each block of each problem run once",
+            mend="report this: it is a fault of tilewright",
+        )
     return found
+
+
+def _fault(
+    kernel: Interface, starts: Sequence[int], blocks: Sequence[int], total: int
+) -> str | None:
+    """Why a launch's blocks are not those of the problems; clusters stay within one."""
+    broken = next((i for i, count in enumerate(blocks) if count % kernel.cluster), None)
+    if broken is not None:
+        return (
+            f"the {blocks[broken]} blocks of problem {broken} are no clusters of {kernel.cluster}"
+        )
+    fault = concatenation_fault(starts, blocks, total)
+    return None if fault is None else fault.replace("grid", "problem")
 
 
 def joining(
@@ -122,11 +138,9 @@ def joining(
 
     `blocks` are those of each problem, `total` those of the launch.
     """
-    fault = concatenation_fault(starts, blocks, total)
-    if fault is not None:
-        result = Refuted(fault.replace("grid", "problem"))
-    else:
-        result = Proved(f"{total} blocks are those of {len(blocks)} problems, each once")
+    fault = _fault(kernel, starts, blocks, total)
+    done = Proved(f"{total} blocks are those of {len(blocks)} problems, each once")
+    result = done if fault is None else Refuted(fault)
     apart = Assumed("what one problem writes is its own: a launch checks that, or makes it so")
     return (
         Obligation(Kind.DECODE, "block", result, None, f"the problems of {kernel.name}"),
