@@ -1,7 +1,8 @@
 """Grouped products, as in mixtures of experts: ``python -m benchmarks grouped``.
 
 Rows are sorted by expert; how many each expert has is data on the device. The peer is
-`torch._grouped_mm`.
+`torch._grouped_mm`. Lists of products have tensors and sizes of their own; the peer is a loop of
+`torch.mm`.
 """
 
 from __future__ import annotations
@@ -126,6 +127,48 @@ def of_terms(
     return Comparison(name, ours, theirs, worst, 2.0 * rows * m * n, "TFLOP/s")
 
 
+def list_kernel(tile: tuple[int, int, int] = TILE) -> tw.TileKernel:
+    """One product of a list."""
+
+    def listed(a: Any, b: Any, c: Any) -> None:
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc: Any) -> Any:
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        tw.write(tw.cast(total, tw.bf16), c)
+
+    listed.__annotations__ = {
+        "a": tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+        "b": tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+        "c": tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    }
+    rows, columns, terms = tile
+    return tw.kernel([
+        tw.WorkgroupConstraint(M, rows, 0), tw.WorkgroupConstraint(N, columns, 1),
+        tw.TilingConstraint(K, terms),
+    ])(listed)  # fmt: skip
+
+
+LIST_ROWS = tuple(512 + 3584 * i // 15 for i in range(16))
+
+
+def products(rows: Sequence[int], n: int, k: int, tile: tuple[int, int, int] = TILE) -> Comparison:
+    """A list of products in one launch, each poisoned before it is checked against float64."""
+    torch.manual_seed(0)
+    a = [torch.randn(m, k, device="cuda", dtype=HALF) for m in rows]
+    b = [torch.randn(n, k, device="cuda", dtype=HALF) / k**0.5 for _ in rows]
+    c = [torch.full((m, n), float("nan"), device="cuda", dtype=HALF) for m in rows]
+    launch = list_kernel(tile).bind_grouped(list(zip(a, b, c, strict=True)))
+    launch()
+    each = zip(a, b, c, strict=True)
+    error = max(relative_error(z, x.double() @ y.double().T) for x, y, z in each)
+    pairs = [(x, y.mT) for x, y in zip(a, b, strict=True)]
+    peer = lambda: [torch.mm(x, y) for x, y in pairs]  # noqa: E731
+    ours, theirs = in_turn(launch, peer)
+    name = f"{len(rows)} products, {min(rows)} to {max(rows)} rows, {n} x {k}, {tile[0]}x{tile[1]}"
+    return Comparison(name, ours, theirs, error, 2.0 * sum(rows) * n * k, "TFLOP/s")
+
+
 def _error(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, ends: Sequence[int]) -> float:
     """The worst of any group's errors; all rows of all groups count."""
     worst, start = 0.0, 0
@@ -146,3 +189,5 @@ def cases() -> Iterator[Comparison]:
     yield product(8192, 512, 1536, 2048)
     yield of_terms(65536, 128, 2048, 1536)
     yield of_terms(65536, 8, 4096, 4096)
+    yield products(LIST_ROWS, 2048, 2048)
+    yield products(LIST_ROWS, 2048, 2048, tile=(128, 128, 64))

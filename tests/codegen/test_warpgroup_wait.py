@@ -14,6 +14,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.driver.compiled import CompiledKernel
+from tilewright.poly.results import Proved
 from tilewright.runtime.toolchain import compile_source
 from tilewright.target.nvidia import SM_90A
 
@@ -73,6 +74,14 @@ def test_machine_code_reads_no_accumulator_before_the_wait(
         last = max((i for i in products if i < wait), default=wait)
         between = " ".join(lines[last + 1 : wait])
         assert not held & set(re.findall(r"\bR\d+\b", between))
+
+
+@pytest.mark.parametrize(("rows", "columns"), WIDTHS)
+def test_products_of_every_width_compile(rows: int, columns: int) -> None:
+    """What the next test runs."""
+    kernel = product(rows, columns, 4096)
+    assert all(isinstance(o.result, Proved) for o in kernel.proofs)
+    assert compile_source(kernel.source, SM_90A)
 
 
 @pytest.mark.gpu

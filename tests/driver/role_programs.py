@@ -56,6 +56,15 @@ def with_roles(kernel: TileKernel, **sizes: int) -> CompiledKernel:
     return compiled
 
 
+def on_device(compiled: CompiledKernel, *arrays: Array) -> None:
+    """Run on the device, and write the output, the last array, back in place."""
+    from tilewright.runtime.device_arrays import DeviceArray
+
+    there = [DeviceArray(a) for a in arrays]
+    compiled(*there)
+    arrays[-1][...] = there[-1].numpy()
+
+
 def instruction(compiled: CompiledKernel) -> str:
     (contract,) = compiled.compilation.plan.contracts.values()
     return contract.atom or ""

@@ -13,7 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright.base.diagnostics import CallError
 from tilewright.driver import call as call_module
-from tilewright.driver import fused_run, launch
+from tilewright.driver import fused_run, grouped, launch
 from tilewright.runtime import launch as runtime_launch
 from tilewright.runtime.arguments import glance
 from tilewright.runtime.cuda_driver import Module
@@ -201,6 +201,82 @@ def test_binding_checks_its_arguments(device: Recorder) -> None:
         scaled().bind(X, X, 2.0)
     with pytest.raises(CallError, match="factor is a str, not a number"):
         scaled().bind(X, Y, "2")
+
+
+@pytest.fixture
+def lists(device: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """The made-up device, for launches of lists: one parameter, which begins with a pointer."""
+
+    def load(*_: object) -> Module:
+        device.modules += 1
+        return Module(None, 5, 7)
+
+    device.count = 1
+    monkeypatch.setattr(grouped, "load", load)
+    monkeypatch.setattr(grouped, "device_target", launch.device_target)
+    monkeypatch.setattr(grouped, "current_stream", lambda _: STREAM)
+    return device
+
+
+def test_a_list_of_problems_is_one_launch(lists: Recorder) -> None:
+    kernel = scaled()
+    long = Tensor(3 << 20, (256, 32)), Tensor(4 << 20, (256, 32)), 3.0
+    kernel.grouped([(X, Y, 2.0), long])
+    assert lists.started == [(4 + 16, STREAM, (X.address,))]
+    moved = Tensor(5 << 20, (64, 32))
+    kernel.grouped([(moved, Y, 2.0), long])
+    kernel.grouped([(X, Y, -2.0), long])
+    assert lists.modules == 1
+    assert [values for _, _, values in lists.started[1:]] == [(moved.address,), (X.address,)]
+    kernel.grouped([long] + [(X, Tensor((6 + i) << 20, (64, 32)), 1.0) for i in range(2)])
+    assert lists.modules == 2  # with room for four
+    assert lists.started[-1][0] == 16 + 2 * 4
+
+
+def test_a_bound_list_looks_at_nothing(lists: Recorder) -> None:
+    bound: Callable[..., Any] = scaled().bind_grouped([(X, Y, 2.0)])
+    lists.looks.clear()
+    bound()
+    bound(stream=6)
+    assert lists.looks == []
+    assert lists.started == [(4, STREAM, (X.address,)), (4, 6, (X.address,))]
+
+
+def test_a_list_refuses_tensors_that_share_memory_each_time(lists: Recorder) -> None:
+    kernel = scaled()
+    long = Tensor(3 << 20, (256, 32)), Tensor(4 << 20, (256, 32)), 3.0
+    kernel.grouped([(X, Y, 2.0), long])
+    inside = Tensor(long[1].address + 64, (64, 32))
+    with pytest.raises(CallError, match="y of problem 1 and x of problem 0 share memory"):
+        kernel.grouped([(inside, Y, 2.0), long])
+    there = (Tensor(t.address, (64, 32), device=Device(index=1)) for t in (X, Y))
+    apart = [long, (*there, 1.0)]
+    with pytest.raises(CallError, match="problem 1 is on cuda:1, problem 0 on cuda:0"):
+        kernel.grouped(apart)
+    assert len(lists.started) == 1
+
+
+def test_a_fusion_launches_a_list_of_products(
+    lists: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tw.FusionDefinition() as fd:
+        a, b, c = (fd.define_tensor([-1, -1], dtype=tw.f32) for _ in range(3))
+        for product in fd.ops.grouped_mm([a, b], [c, c]):
+            fd.add_output(product)
+    addresses = iter(range(9, 99))
+    monkeypatch.setattr(
+        fused_run, "_maker", lambda _: lambda _: lambda: Tensor(next(addresses) << 20, (64, 32))
+    )
+    inputs = [Tensor((1 + i) << 20, s) for i, s in enumerate(((64, 24), (128, 24), (24, 40)))]
+    for _ in range(2):
+        assert len(fd.execute(inputs)) == 2
+    (kernel,) = fd.compile(inputs).kernels
+    assert [len(problem.bindings) for problem in kernel.problems] == [3, 3]
+    blocks = [
+        np.prod([e.evaluate(problem.symbols) for e in kernel.interface.grid])
+        for problem in kernel.problems
+    ]
+    assert lists.started == [(sum(blocks), STREAM, (inputs[0].address,))] * 2
 
 
 def test_a_bound_call_on_arrays_is_simulated() -> None:

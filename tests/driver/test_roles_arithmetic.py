@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from role_programs import (
@@ -13,6 +15,7 @@ from role_programs import (
     N,
     assert_close,
     instruction,
+    on_device,
     poison,
     powers,
     tiles,
@@ -57,11 +60,18 @@ def block_scaled(
     return scaled
 
 
-def run_block_scaled(kernel: TileKernel, m: int, nb: int, kb: int, *, rows_first: bool) -> None:
+def run_block_scaled(
+    kernel: TileKernel, m: int, nb: int, kb: int, *, rows_first: bool,
+    run: Callable[..., None] | None = None,
+) -> None:  # fmt: skip
     compiled = with_roles(kernel, M=m, NB=nb, NI=128, KB=kb, KI=128)
     a, b = whole((m, kb, 128), tw.f8e4m3, 1), whole((nb, 128, kb, 128), tw.f8e4m3, 2)
     sa, sb, c = powers((m, kb), 3), powers((nb, kb), 4), poison((m, nb, 128), tw.bf16)
-    compiled(a, b, sa if rows_first else np.ascontiguousarray(sa.T), sb, c)
+    arrays = a, b, sa if rows_first else np.ascontiguousarray(sa.T), sb, c
+    if run is None:
+        compiled(*arrays)
+    else:
+        run(compiled, *arrays)
     wanted = np.einsum("mkq,abkq,mk,ak->mab", wide(a), wide(b), sa, sb)
     assert_close(c, wanted, 2**-8)
     # The loop adds in single precision, so that nothing but the cast rounds.
@@ -117,9 +127,14 @@ def test_scales_of_blocks_of_split_axes() -> None:
     assert (c == wanted.astype(c.dtype)).all()
 
 
+def test_scales_of_many_blocks_are_proved() -> None:
+    """What the next test runs."""
+    with_roles(block_scaled(), M=4096, NB=16, NI=128, KB=8, KI=128)
+
+
 @pytest.mark.gpu
 def test_scales_of_blocks_on_the_device() -> None:
-    run_block_scaled(block_scaled(), 4096, 16, 8, rows_first=True)
+    run_block_scaled(block_scaled(), 4096, 16, 8, rows_first=True, run=on_device)
 
 
 def test_scales_of_columns_and_a_step_summed_over_both_axes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from role_programs import (
@@ -13,6 +15,7 @@ from role_programs import (
     N,
     assert_close,
     instruction,
+    on_device,
     poison,
     powers,
     tiles,
@@ -45,18 +48,22 @@ def weights(turned: bool, step: int, **hardware: bool) -> TileKernel:
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("step", [64, 128])
 def test_weights_are_cast_in_registers(turned: bool, step: int) -> None:
+    run_weights(turned, step, lambda compiled, *arrays: compiled(*arrays))
+
+
+def run_weights(turned: bool, step: int, run: Callable[..., None]) -> None:
     m, n, k = 256, 128, 320
     w, b, c = whole((m, k), tw.i8, 1), whole((n, k), tw.bf16, 2), poison((m, n), tw.f32)
     compiled = with_roles(weights(turned, step), M=m, N=n, K=k)
     assert instruction(compiled).endswith(".rs")
-    compiled(np.ascontiguousarray(w.T) if turned else w, b, c)
+    run(compiled, np.ascontiguousarray(w.T) if turned else w, b, c)
     assert (c == wide(w) @ wide(b).T).all()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("turned", [False, True])
 def test_weights_on_the_device(turned: bool) -> None:
-    test_weights_are_cast_in_registers(turned, 64)
+    run_weights(turned, 64, on_device)
 
 
 def test_a_computed_column_operand_gives_the_rows() -> None:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from fusion_check import FusionDefinition, define, same, sample, torch
 
 from tilewright.fusion.definition import DataType
+from tilewright.poly.results import Refuted
+from tilewright.runtime.toolchain import compile_source
+from tilewright.target.nvidia import SM_90A
 
-pytestmark = pytest.mark.gpu
 F = torch.nn.functional
 H, B, S = DataType.Half, DataType.BFloat16, DataType.Float
+Run = Callable[..., None]
 
 
-def run(build, inputs, expected, tolerance=(2e-2, 2e-2)) -> None:
+@pytest.fixture(params=["compiled", pytest.param("on the device", marks=pytest.mark.gpu)])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a fusion on the device; without one, all of it is compiled and proved."""
+    return _compiled if request.param == "compiled" else _run
+
+
+def _compiled(build, inputs, expected, tolerance=(0.0, 0.0)) -> None:
+    with FusionDefinition() as fd:
+        build(fd, *define(fd, *inputs))
+    for kernel in fd.compile(inputs, target="sm_90a").kernels:
+        assert not any(isinstance(o.result, Refuted) for o in kernel.proofs)
+        assert compile_source(kernel.source, SM_90A)
+
+
+def _run(build, inputs, expected, tolerance=(2e-2, 2e-2)) -> None:
     with FusionDefinition() as fd:
         build(fd, *define(fd, *inputs))
     found = fd.execute([x.cuda() for x in inputs])
@@ -25,7 +44,7 @@ def data(dtype, *shapes):
     return [sample(dtype, s, i, special=False) for i, s in enumerate(shapes)]
 
 
-def test_pointwise() -> None:
+def test_pointwise(run: Run) -> None:
     def build(fd, x, b) -> None:
         fd.add_output(fd.ops.gelu(x + b))
         fd.add_output(fd.ops.log1p(fd.ops.exp(fd.ops.sin(x))))
@@ -35,7 +54,7 @@ def test_pointwise() -> None:
 
 
 @pytest.mark.parametrize("shape", [(64, 4096), (3, 70001), (2048, 33)], ids=str)
-def test_normalisation(shape) -> None:
+def test_normalisation(run: Run, shape) -> None:
     def build(fd, x, w) -> None:
         fd.add_output(fd.ops.softmax(x, 1))
         fd.add_output(fd.ops.layer_norm(x, w))
@@ -45,7 +64,7 @@ def test_normalisation(shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (1, 1 << 20), (1 << 18, 3)], ids=str)
-def test_reductions(shape) -> None:
+def test_reductions(run: Run, shape) -> None:
     def build(fd, x) -> None:
         fd.add_output(fd.ops.sum(x))
         fd.add_output(fd.ops.amax(x, [0]))
@@ -57,7 +76,7 @@ def test_reductions(shape) -> None:
         x.sum(), x.amax(0), x.mean(1), *torch.var_mean(x)), tolerance=(1e-4, 1e-2))  # fmt: skip
 
 
-def test_movement() -> None:
+def test_movement(run: Run) -> None:
     def build(fd, x, y) -> None:
         fd.add_output(fd.ops.permute(x, [1, 0]) * 2.0)
         fd.add_output(fd.ops.cat([fd.ops.relu(x), y], 1))
@@ -72,7 +91,7 @@ def test_movement() -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 512), (1000, 770, 300), (1, 4096, 4096)])
-def test_linear(m, n, k) -> None:
+def test_linear(run: Run, m, n, k) -> None:
     def build(fd, x, w, b, r) -> None:
         fd.add_output(fd.ops.gelu(fd.ops.linear(x, w, b)) + r)
 
@@ -80,7 +99,7 @@ def test_linear(m, n, k) -> None:
         lambda x, w, b, r: (F.gelu(F.linear(x, w, b)) + r,), tolerance=(2e-2, 0.5))  # fmt: skip
 
 
-def test_batched_matmul_and_softmax() -> None:
+def test_batched_matmul_and_softmax(run: Run) -> None:
     def build(fd, q, k, v) -> None:
         s = fd.ops.softmax(fd.ops.matmul(q, fd.ops.transpose(k)) * 0.1, -1)
         fd.add_output(fd.ops.matmul(s, v))
@@ -89,6 +108,7 @@ def test_batched_matmul_and_softmax() -> None:
         lambda q, k, v: (torch.softmax(q @ k.mT * 0.1, -1) @ v,))  # fmt: skip
 
 
+@pytest.mark.gpu
 def test_alias_on_a_device() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1])
@@ -99,7 +119,7 @@ def test_alias_on_a_device() -> None:
     torch.testing.assert_close(a, expected)
 
 
-def test_reads_at_data_and_running_sums() -> None:
+def test_reads_at_data_and_running_sums(run: Run) -> None:
     def build(fd, table, at, x) -> None:
         fd.add_output(fd.ops.embedding(at, table))
         fd.add_output(fd.ops.gather(x, fd.ops.unsqueeze(at, 1), 1))

@@ -9,9 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.base.diagnostics import DTypeError, ShapeError, UnsupportedError
+from tilewright.base.diagnostics import DTypeError, ShapeError
 from tilewright.driver.fusion import FusionDefinition
 from tilewright.fusion import DataType
+from tilewright.poly.results import Assumed, Proved
+from tilewright.runtime.toolchain import compile_source
+from tilewright.target.nvidia import SM_90A
 
 BF16 = ml_dtypes.bfloat16
 UNEVEN = (100, 0, 130, 26)
@@ -131,8 +134,8 @@ def test_errors() -> None:
         half = fd.define_tensor([-1, -1], dtype=DataType.Half)
         three = fd.define_tensor([-1, -1, -1], dtype=DataType.BFloat16)
         ends = fd.define_tensor([-1], dtype=DataType.Int32)
-        with pytest.raises(UnsupportedError, match=r"a list of products[\s\S]*concatenate rows"):
-            fd.ops.grouped_mm([half, half], [half, half])
+        with pytest.raises(ShapeError, match=r"without the ends[\s\S]*or two lists of matrices"):
+            fd.ops.grouped_mm(half, half)
         with pytest.raises(DTypeError, match="a grouped product of f16 and bf16"):
             fd.ops.grouped_mm(half, three, ends)
         with pytest.raises(ShapeError, match=r"a grouped product of [\s\S]*\[groups, k, n\]"):
@@ -141,16 +144,31 @@ def test_errors() -> None:
             fd.ops.grouped_mm(fd.ops.cast(half, DataType.BFloat16), three, half)
 
 
+ON_DEVICE = [(1000, 0, 300, 1, 747), (37,) * 100]
+
+
+def for_device(counts: Sequence[int]) -> list[list[np.ndarray]]:
+    """Groups of rows, and of columns."""
+    rows = -(-sum(counts) // 8) * 8
+    a, b, ends = numbers(rows, 192), numbers(len(counts), 192, 256), ends_of(counts)
+    return [[a, b, ends], [b.swapaxes(1, 2).copy(), a.T.copy(), ends]]
+
+
+@pytest.mark.parametrize("counts", ON_DEVICE, ids=lambda c: f"{c[:5]}")
+def test_what_runs_on_the_device_is_proved(counts: Sequence[int]) -> None:
+    for inputs in for_device(counts):
+        compiled = definition(inputs).compile(inputs, target="sm_90a")
+        for kernel in compiled.kernels:
+            assert all(isinstance(o.result, Proved | Assumed) for o in kernel.proofs)
+            assert compile_source(kernel.source, SM_90A)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("counts", [(1000, 0, 300, 1, 747), (37,) * 100], ids=lambda c: f"{c[:5]}")
+@pytest.mark.parametrize("counts", ON_DEVICE, ids=lambda c: f"{c[:5]}")
 def test_on_the_device(counts: Sequence[int]) -> None:
     from tilewright.runtime.device_arrays import DeviceArray
 
-    rows = -(-sum(counts) // 8) * 8
-    a, b = numbers(rows, 192), numbers(len(counts), 192, 256)
-    for left, right in ((a, b), (b.swapaxes(1, 2).copy(), a.T.copy())):
-        ends = ends_of(counts)
-        inputs = [DeviceArray(x) for x in (left, right, ends)]
-        (found,) = definition([left, right, ends]).execute(inputs)
-        exact = wanted(left, right, ends.tolist()).astype(np.float32)
+    for inputs in for_device(counts):
+        (found,) = definition(inputs).execute([DeviceArray(x) for x in inputs])
+        exact = wanted(*inputs[:2], inputs[2].tolist()).astype(np.float32)
         assert np.array_equal(found.numpy().astype(np.float32), exact)

@@ -9,6 +9,9 @@ import pytest
 from grouped_programs import batched, batched_arrays
 
 from tilewright.driver.compiled import CompiledKernel
+from tilewright.poly.results import Assumed, Proved
+from tilewright.runtime.toolchain import compile_source
+from tilewright.target.nvidia import SM_90A
 
 SIZES = {"B": 3, "M": 128, "N": 128, "K": 128}
 TILE = {"ROWS": 128, "COLUMNS": 64, "STEP": 64}
@@ -43,13 +46,23 @@ def test_more_tiles_than_multiprocessors() -> None:
     assert np.array_equal(arrays[-1].astype(np.float32), wanted.astype(np.float32))
 
 
+ON_DEVICE = {"B": 17, "M": 384, "N": 192, "K": 320}
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+def test_what_runs_on_the_device_is_proved(orders: Orders) -> None:
+    kernel = compiled(orders, ON_DEVICE)
+    assert kernel.compilation.plan.roles is not None
+    assert all(isinstance(o.result, Proved | Assumed) for o in kernel.proofs)
+    assert compile_source(kernel.source, SM_90A)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("orders", ORDERS, ids="-".join)
 def test_on_the_device(orders: Orders) -> None:
     from tilewright.runtime.device_arrays import DeviceArray
 
-    sizes = {"B": 17, "M": 384, "N": 192, "K": 320}
-    arrays, wanted = batched_arrays(orders, sizes)
+    arrays, wanted = batched_arrays(orders, ON_DEVICE)
     there: list[Any] = [DeviceArray(a) for a in arrays]
-    compiled(orders, sizes)(*there)
+    compiled(orders, ON_DEVICE)(*there)
     assert np.array_equal(there[-1].numpy().astype(np.float32), wanted.astype(np.float32))

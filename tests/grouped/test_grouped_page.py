@@ -14,11 +14,12 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | r
 
 
 SIZES = {"T": 200, "E": 3, "G": 3, "M": 64, "N": 64, "K": 64}
+NAMES = ("experts", "gradient", "gemm")
 
 
 @pytest.mark.parametrize(
-    ("program", "kernel"), list(zip(PROGRAMS, ("experts", "gradient"), strict=True)),
-    ids=["rows", "terms"],
+    ("program", "kernel"), list(zip(PROGRAMS, NAMES, strict=True)),
+    ids=["rows", "terms", "list"],
 )  # fmt: skip
 def test_programs_run(program: str, kernel: str, tmp_path: Path) -> None:
     path = tmp_path / "example.py"

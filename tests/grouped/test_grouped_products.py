@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from tilewright.base.diagnostics import ConstraintError, CoverageError, DTypeErr
 from tilewright.codegen.sim import simulate
 from tilewright.driver.compiled import CompiledKernel
 from tilewright.poly.expr import Expr
-from tilewright.poly.results import Assumed, Kind, Refuted
+from tilewright.poly.results import Assumed, Kind, Proved, Refuted
+from tilewright.runtime.toolchain import compile_source
 from tilewright.schedule.ragged import Ragged
+from tilewright.target.nvidia import SM_90A
 
 TILE = {"ROWS": 128, "COLUMNS": 64, "STEP": 64}
 UNEVEN = (100, 0, 130, 28, 126)
@@ -275,16 +278,66 @@ def test_a_sum_over_rows_is_no_part_of_a_tile() -> None:
 # ---------------------------------------------------------------- on the device
 
 
+ON_DEVICE = [
+    pytest.param(Form(order, bias=True, scale=True), counts, id=f"{order}-{counts[:5]}")
+    for order in ("NK", "KN")
+    for counts in ((1000, 0, 300, 1, 747), (2048, 0), (0, 2048), (37,) * 100)
+]
+
+
+def for_device(form: Form, counts: Sequence[int]) -> CompiledKernel:
+    return compiled(form, counts, 512, 192, rest=77, COLUMNS=256)
+
+
+@pytest.mark.parametrize(("form", "counts"), ON_DEVICE)
+def test_what_runs_on_the_device_is_proved(form: Form, counts: Sequence[int]) -> None:
+    """Gathered biases and scaled results of a wide tile are made panel by panel."""
+    kernel = for_device(form, counts)
+    assert kernel.compilation.plan.ragged is not None
+    assert all(isinstance(o.result, Proved | Assumed) for o in kernel.proofs)
+    assert compile_source(kernel.source, SM_90A)
+    made = {r.name: r.shape for r in kernel.compilation.kernel.registers}
+    assert prod(made["bias_gathered"]) == 32
+
+
+def test_a_wide_tile_with_a_gathered_bias() -> None:
+    runs(Form(bias=True, scale=True), (130, 0, 40), n=256, k=64, rest=9, COLUMNS=256)
+
+
+def test_two_outputs_of_tiles_that_begin_where_data_says() -> None:
+    """The second one's panels are made of values that the first one's left."""
+
+    def moe(x, w, ends, bias, y, z):
+        group = tw.group_of(T, ends)
+
+        @tw.iterate(K, init_args=[tw.Register[T, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(x), tw.gather(w, E, group), acc)
+
+        total = total + tw.gather(bias, E, group)
+        tw.write(tw.cast(total, tw.bf16), y)
+        tw.write(tw.cast(tw.maximum(total, 0.0), tw.bf16), z)
+
+    program, case = grouped(Form()).program, Case.of(Form(bias=True), (100, 0, 130, 28), 128, 64)
+    kinds = {n: k for n, k in program.arguments.items() if n != "scale"}
+    moe.__annotations__ = {**kinds, "z": kinds["y"]}
+    sizes = {"T": 258, "E": 4, "N": 128, "K": 64, **TILE, "COLUMNS": 128}
+    kernel = tw.kernel(program.constraints)(moe).compile("sm_90a", bindings=sizes)
+    assert kernel.compilation.plan.ragged is not None
+    assert all(isinstance(o.result, Proved | Assumed) for o in kernel.proofs)
+    x, w, ends, bias, _, y = case.arrays
+    z = np.full_like(y, np.nan)
+    kernel(x, w, ends, bias, y, z)
+    assert case.right
+    assert np.array_equal(z.astype(np.float32), np.maximum(case.wanted.astype(np.float32), 0))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("order", ["NK", "KN"])
-@pytest.mark.parametrize(
-    "counts", [(1000, 0, 300, 1, 747), (2048, 0), (0, 2048), (37,) * 100], ids=lambda c: f"{c[:5]}"
-)
-def test_on_the_device(order: str, counts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("form", "counts"), ON_DEVICE)
+def test_on_the_device(form: Form, counts: Sequence[int]) -> None:
     from tilewright.runtime.device_arrays import DeviceArray
 
-    form = Form(order, bias=True, scale=True)
     case = Case.of(form, counts, 512, 192, rest=77)
     arrays: list[Any] = [DeviceArray(a) for a in case.arrays]
-    compiled(form, counts, 512, 192, rest=77, COLUMNS=256)(*arrays)
+    for_device(form, counts)(*arrays)
     assert np.array_equal(arrays[-1].numpy().astype(np.float32), case.wanted.astype(np.float32))

@@ -18,6 +18,8 @@ from tilewright.kernel.async_ops import ProxyFence
 from tilewright.kernel.ops import Body, Statement, Store
 from tilewright.kernel.rewrite import rewrite
 from tilewright.poly.results import Assumed, Kind, Proved, Refuted
+from tilewright.runtime.toolchain import compile_source
+from tilewright.target.nvidia import SM_90A
 
 TILE = {"ROWS": 64, "COLUMNS": 64, "STEP": 64}
 UNEVEN = (100, 0, 130, 26)
@@ -159,12 +161,27 @@ def test_errors() -> None:
         twice.compile("sm_90a", bindings={"T": 64, "E": 4, "G": 4, "M": 4, "N": 4})
 
 
+ON_DEVICE = [(1000, 0, 300, 1, 747), (37,) * 40]
+
+
+def for_device(counts: Sequence[int]) -> CompiledKernel:
+    return compiled(counts, 384, 512, rest=50, ROWS=128, COLUMNS=256)
+
+
+@pytest.mark.parametrize("counts", ON_DEVICE, ids=lambda c: f"{c[:5]}")
+def test_what_runs_on_the_device_compiles(counts: tuple[int, ...]) -> None:
+    kernel = for_device(counts)
+    assert kernel.compilation.plan.own_terms is not None
+    assert not any(isinstance(o.result, Refuted) for o in kernel.proofs)
+    assert compile_source(kernel.source, SM_90A)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("counts", [(1000, 0, 300, 1, 747), (37,) * 40], ids=lambda c: f"{c[:5]}")
+@pytest.mark.parametrize("counts", ON_DEVICE, ids=lambda c: f"{c[:5]}")
 def test_on_the_device(counts: tuple[int, ...]) -> None:
     from tilewright.runtime.device_arrays import DeviceArray
 
     case = terms_case(counts, 384, 512, rest=50)
     there: list[Any] = [DeviceArray(a) for a in case.arrays]
-    compiled(counts, 384, 512, rest=50, ROWS=128, COLUMNS=256)(*there)
+    for_device(counts)(*there)
     assert np.array_equal(there[-1].numpy().astype(np.float32), case.wanted.astype(np.float32))

@@ -71,6 +71,10 @@ class TilewrightError(Exception):
         shown = found.span is not None and found.span.source()
         return _rebuild(type(self), found if shown else replace(found, span=span))
 
+    def noted(self, note: str) -> TilewrightError:
+        """The same error with one more note."""
+        return _rebuild(type(self), replace(self.diagnostic, notes=(*self.diagnostic.notes, note)))
+
     def __reduce__(self) -> tuple[object, ...]:
         # An exception is pickled by its arguments: those would be the rendered text alone.
         return _rebuild, (type(self), self.diagnostic)

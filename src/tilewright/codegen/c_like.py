@@ -7,7 +7,7 @@ variables. What differs between dialects is asked of a `Dialect`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.base.diagnostics import AtomError, UnsupportedError
@@ -16,6 +16,14 @@ from tilewright.codegen.dialect import Dialect, assignment, call, stored_type
 from tilewright.codegen.index import IndexPrinter, Range, bare, counting
 from tilewright.codegen.index import Scope as Variables
 from tilewright.codegen.names import COUNTERS, Names, assign_names
+from tilewright.codegen.problem_table import (
+    TABLE,
+    TYPE,
+    Field,
+    find_row,
+    own_block,
+    table_type,
+)
 from tilewright.codegen.values import ValuePrinter
 from tilewright.kernel.async_ops import (
     BulkLoad,
@@ -62,28 +70,31 @@ from tilewright.target.model import MmaAtom, Scope, Target
 _WORD = re.compile(r"\w+")
 
 
-def print_kernel(kernel: Kernel, target: Target, dialect: Dialect) -> str:
+def print_kernel(kernel: Kernel, target: Target, dialect: Dialect, room: int = 0) -> str:
     """The whole translation unit of `kernel`.
 
     Parameters come in this order: a pointer for each tensor, the tensor maps, an ``int`` for
     each symbol, the scalars, then a pointer for each exchange, each in the order of the kernel.
-    The launch is one-dimensional: product(kernel.grid) blocks of `kernel.threads` threads.
+    The launch is one-dimensional: product(kernel.grid) blocks of `kernel.threads` threads. With
+    `room`, the one parameter is a table of so many problems (see `kernel.problems`), and the
+    launch has the blocks of all.
     """
     _check_dtypes(kernel, dialect)
     declared = {**dialect.prelude, **_atom_declarations(kernel, target, dialect)}
     names = assign_names(kernel, declared)
-    printer = _Printer(kernel, target, dialect, names)
+    printer = _Printer(kernel, target, dialect, names, room)
     function = printer.function()
     used = _used(function, declared)
-    parts = [_heading(kernel), "\n".join(dialect.opening()), *used, "\n".join(function)]
+    parts = [_heading(kernel, room), "\n".join(dialect.opening()), *used, "\n".join(function)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _heading(kernel: Kernel) -> str:
+def _heading(kernel: Kernel, room: int) -> str:
     blocks = " * ".join(f"({e})" if e.terms else str(e) for e in kernel.grid) or "1"
+    each = f" for each of at most {room} problems" if room else ""
     return (
-        f"// {kernel.name} for {kernel.target}: {blocks} blocks of {kernel.threads} threads,\n"
-        f"// {kernel.shared_bytes} bytes of shared memory."
+        f"// {kernel.name} for {kernel.target}: {blocks} blocks of {kernel.threads} threads"
+        f"{each},\n// {kernel.shared_bytes} bytes of shared memory."
     )
 
 
@@ -151,18 +162,23 @@ class _Printer:
     target: Target
     dialect: Dialect
     names: Names
+    room: int
 
     # ------------------------------------------------------------ the function
 
     def function(self) -> list[str]:
         kernel = self.kernel
-        parameters = [
-            *(self._pointer(t) for t in kernel.tensors),
-            *(self.dialect.map_parameter(self.names.memory[m.name]) for m in kernel.maps),
-            *(f"const int {self.names.variables[s.name]}" for s in kernel.symbols),
-            *(f"const {stored_type(s.dtype)} {self.names.scalars[s.name]}" for s in kernel.scalars),
-            *(f"unsigned char* __restrict__ {self.names.memory[e.name]}" for e in kernel.exchanges),
-        ]
+        fields, first, types = list(self._arguments()), list[str](), list[str]()
+        if self.room:
+            types = table_type(fields, self.room)
+            first = find_row(fields, self.room, self.dialect.counters["block"])
+            parameters = [self.dialect.table_parameter(TYPE, TABLE)]
+        else:
+            parameters = [
+                *(f"{f.used} {f.name}" for f in fields[: len(kernel.tensors)]),
+                *(self.dialect.map_parameter(self.names.memory[m.name]) for m in kernel.maps),
+                *(f"{f.used} {f.name}" for f in fields[len(kernel.tensors) + len(kernel.maps) :]),
+            ]
         head = self.dialect.signature(self.names.kernel, kernel)
         lines = [
             *(self._shared(s) for s in kernel.shared),
@@ -174,16 +190,34 @@ class _Printer:
         lines += self._counters(body)
         lines += [self._fragment(r) for r in kernel.registers]
         return [
+            *types,
             f"{head}(",
             *(f"    {p}{',' if p is not parameters[-1] else ''}" for p in parameters),
             ") {",
-            *_indented([*lines, *body]),
+            *_indented([*first, *lines, *body]),
             "}",
         ]
 
+    def _arguments(self) -> Iterator[Field]:
+        """What a launch gives: pointers, maps, symbols, scalars, exchanges."""
+        kernel, names = self.kernel, self.names
+        for tensor in kernel.tensors:
+            kind = self._pointer(tensor)
+            yield Field(kind, names.memory[tensor.name], f"{kind} __restrict__")
+        for box in kernel.maps:
+            yield Field("tw_tensor_map", names.memory[box.name], "const tw_tensor_map&")
+        for symbol in kernel.symbols:
+            yield Field("int", names.variables[symbol.name], "const int")
+        for scalar in kernel.scalars:
+            kind = stored_type(scalar.dtype)
+            yield Field(kind, names.scalars[scalar.name], f"const {kind}")
+        for exchange in kernel.exchanges:
+            kind = "unsigned char*"
+            yield Field(kind, names.memory[exchange.name], f"{kind} __restrict__")
+
     def _pointer(self, tensor: Tensor) -> str:
         const = "const " if tensor.mode is Mode.IN else ""
-        return f"{const}{stored_type(tensor.dtype)}* __restrict__ {self.names.memory[tensor.name]}"
+        return f"{const}{stored_type(tensor.dtype)}*"
 
     def _shared(self, buffer: Shared) -> str:
         kind = stored_type(buffer.dtype)
@@ -211,8 +245,9 @@ class _Printer:
         words = {word for line in body for word in _WORD.findall(line)}
         name = self.names.variables
         size = self.kernel.warp_size
+        block = self.dialect.counters["block"]
         texts = {
-            "block": self.dialect.counters["block"],
+            "block": own_block(block) if self.room else block,
             "thread": self.dialect.counters["thread"],
             "warp": f"{name['thread']} / {size}",
             "lane": f"{name['thread']} % {size}",

@@ -20,9 +20,9 @@ from tilewright.poly.layout import Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
 
 
-def print_cuda(kernel: Kernel, target: Target) -> str:
+def print_cuda(kernel: Kernel, target: Target, room: int = 0) -> str:
     """`kernel` as a CUDA C++ translation unit; the launch is described by `print_kernel`."""
-    return print_kernel(kernel, target, _Cuda())
+    return print_kernel(kernel, target, _Cuda(), room)
 
 
 _WHOLE_WARP = "0xffffffffu"
@@ -65,6 +65,9 @@ class _Cuda:
 
     def map_parameter(self, name: str, /) -> str:
         return f"const __grid_constant__ tw_tensor_map {name}"
+
+    def table_parameter(self, kind: str, name: str, /) -> str:
+        return f"const __grid_constant__ {kind} {name}"
 
     def shared(self, _size: int, /) -> str:
         return "extern __shared__ __align__(1024) unsigned char tw_shared[];"

@@ -143,6 +143,10 @@ class Dialect(Protocol):
         """The parameter that a tensor map is passed as."""
         ...
 
+    def table_parameter(self, kind: str, name: str, /) -> str:
+        """The parameter that a table of problems is passed as, by value."""
+        ...
+
     def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
         """Name and text of ``void name(void* shared, unsigned r0, ..)``."""
         ...

@@ -19,9 +19,9 @@ from tilewright.poly.layout import Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
 
 
-def print_hip(kernel: Kernel, target: Target) -> str:
+def print_hip(kernel: Kernel, target: Target, room: int = 0) -> str:
     """`kernel` as a HIP translation unit; the launch is described by `print_kernel`."""
-    return print_kernel(kernel, target, _Hip(_dtypes(target)))
+    return print_kernel(kernel, target, _Hip(_dtypes(target)), room)
 
 
 _ATTRIBUTES = (
@@ -81,6 +81,9 @@ class _Hip:
 
     def map_parameter(self, name: str, /) -> str:
         raise _missing(f"tensor map {name}")
+
+    def table_parameter(self, kind: str, name: str, /) -> str:
+        return f"const {kind} {name}"
 
     def matrix_store_declaration(self, store: MatrixLoad) -> tuple[str, str]:
         raise _missing(f"matrix store {store.name}")

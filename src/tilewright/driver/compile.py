@@ -156,7 +156,7 @@ def _entry(request: Request) -> Entry | None:
     given = request.specialisation
     return entry_for(
         given.target, request.graph, request.constraints, request.schedule,
-        given.strides, given.alignments, given.multiples,
+        given.strides, given.alignments, given.multiples, given.example,
     )  # fmt: skip
 
 

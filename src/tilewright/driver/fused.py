@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from tilewright.base.diagnostics import ConstraintError
 from tilewright.driver.compile import Specialisation, compile_graph
+from tilewright.driver.fused_lists import Problem, compile_list, together
 from tilewright.driver.kept import Entry, Outcome, entry_for, source_of
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
@@ -20,6 +21,8 @@ from tilewright.fusion.split import split_reductions
 from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
+from tilewright.kernel.problems import Row, joining
+from tilewright.poly.concatenation import starts_of
 from tilewright.poly.expr import Expr
 from tilewright.schedule.auto import Automatic
 from tilewright.target.model import Target
@@ -43,6 +46,8 @@ class FusedKernel:
     outcome: Outcome
     entry: Entry | None
     planner: Callable[[], tuple[Automatic, Plan]]
+    problems: tuple[Problem, ...] = ()
+    """Where one launch does several: each one's tensors, of which `fused` has the first's."""
 
     @cached_property
     def _planned(self) -> tuple[Automatic, Plan]:
@@ -68,7 +73,20 @@ class FusedKernel:
 
     @property
     def proofs(self) -> tuple[Obligation, ...]:
-        return self.outcome.obligations
+        """Every obligation with its result, also those of doing several problems at once."""
+        if not self.problems:
+            return self.outcome.obligations
+        grid = self.interface.grid
+        blocks = [prod(e.evaluate(problem.symbols) for e in grid) for problem in self.problems]
+        joined = joining(self.interface, starts_of(blocks), blocks, sum(blocks))
+        return (*self.outcome.obligations, *joined)
+
+    @property
+    def room(self) -> int:
+        """How many problems the kernel's launch has room for; 0 where it does one by itself."""
+        if not self.problems:
+            return 0
+        return Row.of(self.interface).room(len(self.problems), self.interface.name)
 
     @property
     def graph(self) -> Graph:
@@ -76,11 +94,21 @@ class FusedKernel:
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        return self.fused.bindings
+        """The tensors of all problems."""
+        return tuple(b for problem in self.each for b in problem.bindings)
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The problems; the one of a kernel by itself."""
+        return self.problems or (Problem(self.fused.bindings, {}, self.fused.scalars),)
 
     @cached_property
     def source(self) -> str:
         """The generated source for the target."""
+        if self.problems:
+            from tilewright.codegen import emit
+
+            return emit(self.kernel, self.target, self.room)
         return source_of(self.outcome, self.target, self.entry)
 
     @property
@@ -133,11 +161,37 @@ def compile_fusion(
         )
     program = split_reductions(program)
     found = segment(program, strides)
+    fused = [
+        to_graph(program, found, part, kernel_name(program, part, number), orders)
+        for number, part in enumerate(found.segments)
+    ]
     kernels: list[FusedKernel] = []
-    for number, part in enumerate(found.segments):
-        fused = to_graph(program, found, part, kernel_name(program, part, number), orders)
-        kernels.append(_compile(program, fused, target, alignments))
+    for group in together(program, found.segments, fused):
+        alone = len(group) == 1
+        parts = [fused[number] for number in group]
+        if alone:
+            kernels.append(_compile(program, parts[0], target, alignments))
+        else:
+            kernels += _compile_list(program, parts, target, alignments)
     return CompiledFusion(program, tuple(kernels))
+
+
+def _compile_list(
+    program: Program, parts: Sequence[Fused], target: Target, alignments: Mapping[int, int]
+) -> Iterator[FusedKernel]:
+    """One kernel for problems that differ in sizes; several launches of it for very many."""
+    for part in parts:
+        check_graph(part.graph)
+    aligned = [{b.name: _alignment(program, b, alignments) for b in p.bindings} for p in parts]
+    compiled, problems = compile_list(parts, target, aligned)
+    most = Row.of(compiled.interface).most
+    for start in range(0, len(parts), most):
+        own = problems[start : start + most]
+        why = f"{len(own)} products in one launch"
+        yield FusedKernel(
+            parts[start], target, compiled.outcome, compiled.entry,
+            lambda why=why: (Automatic((), (why,)), compiled.plan), own,
+        )  # fmt: skip
 
 
 def kernel_name(program: Program, part: Segment, number: int) -> str:

@@ -27,7 +27,8 @@ from tilewright.runtime.arguments import (
 )
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import Module, load_module, stream_reader, use_device
-from tilewright.runtime.launch import BoundLaunch, bind_launch
+from tilewright.runtime.launch import BoundLaunch, bind_launch, bound_arguments
+from tilewright.runtime.launch_problems import ProblemsLaunch
 from tilewright.runtime.toolchain import compile_source
 
 _SPELLINGS = {dtype: name for name, dtype in DTYPE_NAMES.items()}
@@ -98,7 +99,7 @@ class FusedRunner:
         ]
         self._pointers = [_pointers(kernel) for kernel in compiled.kernels]
         self._modules: dict[tuple[int, int], Module] = {}
-        self._launches: dict[object, BoundLaunch] = {}
+        self._launches: dict[object, BoundLaunch | ProblemsLaunch] = {}
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -135,10 +136,11 @@ class FusedRunner:
         views = {number: given.tensors[position] for number, position in self._inputs}
         views |= {number: view(value) for number, value in made.items()}
         for kernel in self.compiled.kernels:
-            arrays = {b.name: _window(views[b.buffer], b).array() for b in kernel.bindings}
-            scalars = kernel.fused.scalars.items()
-            numbers = {n: np.asarray(given.scalars[p]) for n, p in scalars}
-            simulate(kernel.kernel, kernel.target, {**arrays, **numbers}, {})
+            for problem in kernel.each:
+                arrays = {b.name: _window(views[b.buffer], b).array() for b in problem.bindings}
+                scalars = problem.scalars.items()
+                numbers = {n: np.asarray(given.scalars[p]) for n, p in scalars}
+                simulate(kernel.kernel, kernel.target, {**arrays, **numbers}, problem.symbols)
 
     def started(self, given: Inputs) -> StartedFusion:
         """How to run on a device for inputs such as these again, given their pointers."""
@@ -148,7 +150,9 @@ class FusedRunner:
         slots |= {b.number: len(places) + i for i, b in enumerate(self._buffers)}
         launches: list[_Launched] = []
         for number, kernel in enumerate(self.compiled.kernels):
-            scalars = {n: given.scalars[p] for n, p in kernel.fused.scalars.items()}
+            scalars = [
+                {n: given.scalars[p] for n, p in problem.scalars.items()} for problem in kernel.each
+            ]
             launch = self._bound(number, kernel, given.device, scalars)
             where = tuple((slots[b], offset) for b, offset in self._pointers[number])
             launches.append((launch, where))
@@ -162,13 +166,20 @@ class FusedRunner:
 
     def _bound(
         self, number: int, kernel: FusedKernel, device: Device,
-        scalars: Mapping[str, float | int | bool],
-    ) -> BoundLaunch:  # fmt: skip
-        key = (number, device.index, *map(repr, scalars.values()))
+        scalars: Sequence[Mapping[str, float | int | bool]],
+    ) -> BoundLaunch | ProblemsLaunch:  # fmt: skip
+        key = (number, device.index, *(repr(v) for own in scalars for v in own.values()))
         launch = self._launches.get(key)
         if launch is None:
-            module = self._module(number, kernel, device)
-            launch = bind_launch(module, kernel.interface, {}, scalars, device.index)
+            module, declared = self._module(number, kernel, device), kernel.interface
+            if kernel.problems:
+                bound = [
+                    bound_arguments(declared, problem.symbols, own)
+                    for problem, own in zip(kernel.problems, scalars, strict=True)
+                ]
+                launch = ProblemsLaunch(module, declared, kernel.room, bound)
+            else:
+                launch = bind_launch(module, declared, {}, scalars[0], device.index)
             remember(self._launches, key, launch)
         return launch
 
@@ -184,7 +195,7 @@ class FusedRunner:
         return self._modules[key]
 
 
-_Launched = tuple[BoundLaunch, tuple[tuple[int, int], ...]]
+_Launched = tuple[BoundLaunch | ProblemsLaunch, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +243,13 @@ def _returned(
 
 
 def _pointers(kernel: FusedKernel) -> tuple[tuple[int, int], ...]:
-    """The buffer and the offset in bytes of each of a kernel's tensors, in its order."""
-    named = {b.name: (b.buffer, b.offset * b.dtype.bytes) for b in kernel.bindings}
-    return tuple(named[t.name] for t in kernel.interface.tensors)
+    """The buffer and the offset in bytes of each of a kernel's tensors, in its order, problem by
+    problem."""
+    found: list[tuple[int, int]] = []
+    for problem in kernel.each:
+        named = {b.name: (b.buffer, b.offset * b.dtype.bytes) for b in problem.bindings}
+        found += [named[t.name] for t in kernel.interface.tensors]
+    return tuple(found)
 
 
 def _buffer(number: int, kind: ops.TensorType, order: Sequence[int] | None) -> _Buffer:

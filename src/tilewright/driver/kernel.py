@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.driver.call import Call
     from tilewright.driver.compile import Rewrites, Specialisation
     from tilewright.driver.compiled import CompiledKernel
+    from tilewright.driver.grouped import GroupedKernel
     from tilewright.driver.launch import KnownCalls, SimulationResult, Started
     from tilewright.driver.tuning.config import Config
     from tilewright.driver.tuning.report import TunedKernel
@@ -48,6 +49,7 @@ class TileKernel:
         self.dynamic = dynamic
         self.schedule = schedule
         self._compiled: dict[object, CompiledKernel] = {}
+        self._grouped: dict[object, GroupedKernel] = {}
         self._known: KnownCalls | None = None
         update_wrapper(self, source.function)
 
@@ -118,6 +120,49 @@ class TileKernel:
         """
         call, compiled = self._compiled_for(arguments, named)
         return compiled.launcher.bind(call)
+
+    def grouped(self, problems: Sequence[Sequence[Any]]) -> tuple[SimulationResult, ...] | None:
+        """Run several problems in one launch: ``gemm.grouped([(a0, b0, c0), (a1, b1, c1)])``.
+
+        Each has tensors, sizes and scalars of its own; one kernel, compiled once per
+        specialisation, serves all. What one problem writes, no other may read or write.
+        CallError where that is so, and for more problems than a launch takes.
+        """
+        kernel, calls = self._grouped_for(problems)
+        return kernel.run(calls)
+
+    def bind_grouped(
+        self, problems: Sequence[Sequence[Any]]
+    ) -> Callable[[], tuple[SimulationResult, ...] | None]:
+        """Compile if new, and fix all problems: ``launch = gemm.bind_grouped([..]); launch()``."""
+        kernel, calls = self._grouped_for(problems)
+        return kernel.bound(calls)
+
+    def compile_grouped(
+        self, problems: Sequence[Sequence[Any]], target: str | None = None
+    ) -> GroupedKernel:
+        """The kernel that `grouped` would run for such problems, for inspection."""
+        return self._grouped_for(problems, target)[0]
+
+    def _grouped_for(
+        self, problems: Sequence[Sequence[Any]], target: str | None = None
+    ) -> tuple[GroupedKernel, tuple[Call, ...]]:
+        from tilewright.driver.grouped import compile_problems, read_problems, specialisation_of
+        from tilewright.driver.launch import device_target
+
+        calls = read_problems(self.program, problems)
+        key = (target, calls[0].device, tuple(call.key for call in calls))
+        found = self._grouped.get(key)
+        if found is None:
+            name = target or device_target(calls[0].device) or self.default_target().name
+            given = specialisation_of(
+                self.program, calls, self.bindings, self.dynamic, target_named(name), self.schedule
+            )
+            # Other lists with the same open sizes take the tiles of the first one.
+            alike = self._grouped.get(given.key)
+            found = alike or compile_problems(self.program, given)
+            self._grouped[given.key] = self._grouped[key] = found
+        return found, calls
 
     def _compiled_for(
         self, arguments: Sequence[Any], named: Mapping[str, Any]

@@ -25,6 +25,8 @@ from tilewright.runtime.toolchain import compile_source
 
 if TYPE_CHECKING:
     from tilewright.codegen.sim import SimReport as SimulationResult
+    from tilewright.kernel.declared import Interface
+    from tilewright.target.model import Target
 
 MOST_LAUNCHES = 1024  # that are kept for one kernel: a scalar may be another in each call
 ARCHITECTURES = {"sm_90": "sm_90a"}  # the target that serves each device architecture
@@ -107,14 +109,14 @@ def remember(known: dict[object, _Value], key: object, value: _Value) -> None:
 
 
 class BoundCall:
-    """A call with all arguments fixed. It keeps them alive, and does not look at them again."""
+    """Calls with all arguments fixed. It keeps them alive, and does not look at them again."""
 
-    __slots__ = ("_call", "_device", "_start", "_stream")
+    __slots__ = ("_calls", "_device", "_start", "_stream")
 
-    def __init__(self, call: Call, start: Callable[[int], None]) -> None:
-        self._call = call
+    def __init__(self, calls: Sequence[Call], start: Callable[[int], None]) -> None:
+        self._calls = calls
         self._start = start
-        self._device = call.device.index
+        self._device = calls[0].device.index
         self._stream = stream_reader()
 
     def __call__(self, stream: int | None = None) -> None:
@@ -155,7 +157,7 @@ class Launcher:
             return lambda: self._simulate(call, views)
         launch, footprint = self._found(call, views)
         footprint.check(views)
-        return BoundCall(call, launch.fixed(*(v.pointer for v in views)))
+        return BoundCall((call,), launch.fixed(*(v.pointer for v in views)))
 
     def _simulate(self, call: Call, views: Sequence[TensorView]) -> SimulationResult:
         from tilewright.codegen.sim import simulate
@@ -194,13 +196,15 @@ class Launcher:
     def module(self, device: Device) -> Module:
         """The loaded machine code for a device, from the disk cache where it is there."""
         if device.index not in self._modules:
-            kernel = self._compilation.interface
-            cubin = compile_source(
-                self._compilation.source,
-                self._compilation.specialisation.target,
-                cache=default_cache(),
-                name=kernel.name,
-            )
-            use_device(device.index)
-            self._modules[device.index] = load_module(cubin, kernel.shared_bytes, device.index)
+            self._modules[device.index] = load(
+                self._compilation.source, self._compilation.interface,
+                self._compilation.specialisation.target, device,
+            )  # fmt: skip
         return self._modules[device.index]
+
+
+def load(source: str, kernel: Interface, target: Target, device: Device) -> Module:
+    """The machine code of a kernel's source, from the disk cache where it is there, loaded."""
+    cubin = compile_source(source, target, cache=default_cache(), name=kernel.name)
+    use_device(device.index)
+    return load_module(cubin, kernel.shared_bytes, device.index)

@@ -97,6 +97,39 @@ class Footprint:
                 )
 
 
+def refuse_shared(
+    tensors: Sequence[Tensor], problems: Sequence[Sequence[TensorView]]
+) -> None:  # fmt: skip
+    """CallError where a tensor that one problem writes shares memory with any other tensor.
+
+    Of all tensors, in the order in which they begin, each is compared with those that reach it.
+    """
+    ranges: list[tuple[int, int, int, int]] = []
+    for number, views in enumerate(problems):
+        for position, view in enumerate(views):
+            low, high = _reach(view)
+            ranges.append((view.pointer + low, view.pointer + high, number, position))
+    reaching: list[tuple[int, int, int]] = []
+    for start, end, number, position in sorted(ranges):
+        reaching = [r for r in reaching if r[0] > start]
+        for _, other, place in reaching:
+            pair = sorted(((number, position), (other, place)), key=lambda p: _is_read(tensors, p))
+            if not _is_read(tensors, pair[0]) and _share(*(problems[i][j] for i, j in pair)):
+                one, two = (f"{tensors[j].name} of problem {i}" for i, j in pair)
+                raise CallError(
+                    f"{one} and {two} share memory, and {one} is written",
+                    span=tensors[pair[0][1]].span,
+                    expected="written tensors with memory of their own",
+                    mend="pass a copy, or make two calls where one problem needs another's results",
+                )
+        reaching.append((end, number, position))
+
+
+def _is_read(tensors: Sequence[Tensor], place: tuple[int, int]) -> bool:
+    """Whether a problem only reads a tensor."""
+    return tensors[place[1]].mode is Mode.IN
+
+
 def _reach(view: TensorView) -> tuple[int, int]:
     """The first and the end of the bytes that a tensor touches, relative to its pointer."""
     size = view.dtype.bytes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilewright.base.diagnostics import ResourceError
 from tilewright.base.spans import Span
 from tilewright.driver.axes import named_axes
 from tilewright.driver.overlaps import refuse_known_overlap
-from tilewright.driver.specialisation import Request, Rewrites
-from tilewright.graph.ops import Graph
+from tilewright.driver.specialisation import Example, Request, Rewrites
+from tilewright.graph.ops import Graph, WriteOp, walk
 from tilewright.kernel.ops import Kernel
 from tilewright.kernel.passes import simplify
 from tilewright.kernel.pressure import register_estimate, words
@@ -18,8 +19,10 @@ from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
 from tilewright.lower.obligations.made import sums_made
 from tilewright.mapping.obligations import tile_obligations
+from tilewright.poly.expr import Expr
 from tilewright.poly.results import Obligation
 from tilewright.schedule.auto import completed
+from tilewright.schedule.constraints import Constraint, Hardware, hardware_of
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.policy import make_plan
 from tilewright.schedule.tensors import declare
@@ -33,12 +36,42 @@ def planned(request: Request, rewrites: Rewrites) -> Plan:
     staged = frozenset[str]() if schedule is None else schedule.state.staged
     declared = declare(request.graph, given.strides, given.alignments, given.multiples)
     constraints = request.constraints
-    if schedule is None:
+    if schedule is None and given.example is not None:
+        constraints = _suited(request, given.example)
+    elif schedule is None:
         constraints = completed(request.graph, constraints, given.target, declared)
     plan = make_plan(
         request.graph, constraints, given.target, given.multiples, arrange, staged, declared
     )
     return rewrites.plan(plan)
+
+
+def _suited(request: Request, example: Example) -> Sequence[Constraint]:
+    """Constraints for one of many problems in a launch, chosen as for one as large as all.
+
+    Each tile has a block of its own: blocks that went on to further tiles, as many as run at once
+    for each problem, would keep those of the next problems waiting until the last tile. Blocks
+    that share terms or operands fill a device that many problems fill anyway.
+    """
+    graph, given = request.graph, request.specialisation
+    if any(not isinstance(c, Hardware) for c in request.constraints):
+        return request.constraints
+    sizes = {a: e.const if e.is_const else example.sizes[a] for a, e in graph.axes.items()}
+    outputs = (op for op in walk(graph.body) if isinstance(op, WriteOp))
+    for axis in next(outputs).type.axes[:1]:
+        sizes[axis] *= example.count
+    known = replace(
+        graph,
+        axes={a: Expr.of(n) for a, n in sizes.items()},
+        memories=tuple(
+            m if m.strides is None
+            else replace(m, strides=tuple(s.substitute(example.sizes) for s in m.strides))
+            for m in graph.memories
+        ),
+    )  # fmt: skip
+    apart = hardware_of((Hardware(cluster=1, pingpong=False, split_k=1), *request.constraints))
+    declared = declare(known, alignments=given.alignments)
+    return completed(known, (apart,), given.target, declared)
 
 
 def made(request: Request, plan: Plan, rewrites: Rewrites) -> tuple[Kernel, tuple[Obligation, ...]]:

@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Example:
+    """The sizes of one problem of `count` such as it, all in one launch."""
+
+    sizes: Mapping[str, int]
+    count: int
+
+
+@dataclass(frozen=True)
 class Specialisation:
     """What a compilation fixes. Axes that `sizes` lacks stay dynamic.
 
     `sizes` binds axes and tile sizes; `spaces` binds memory-space symbols; `strides` (elements)
     and `alignments` (bytes) describe tensors; `multiples` states divisors of dynamic sizes;
-    `schedule` transforms the iteration space by hand, on top of the program's constraints.
+    `schedule` transforms the iteration space by hand, on top of the program's constraints. Tiles
+    that the program leaves open suit the `example`, where sizes are open too.
     """
 
     target: Target
@@ -33,6 +42,13 @@ class Specialisation:
     alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     multiples: Mapping[str, int] = field(default_factory=dict[str, int])
     schedule: Callable[[Schedule], Schedule] | None = None
+    example: Example | None = None
+
+    @property
+    def key(self) -> object:
+        """Equal for those that differ in the example or the schedule alone."""
+        facts = (self.sizes, self.spaces, self.strides, self.alignments, self.multiples)
+        return self.target.name, *(tuple(sorted(fact.items())) for fact in facts)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tilewright.base.diagnostics import (
 )
 from tilewright.base.dtypes import DType
 from tilewright.base.spans import Span, here
+from tilewright.fusion.grouped import LISTS
 from tilewright.fusion.ops import Program, TensorType
 from tilewright.fusion.promotion import Number
 from tilewright.fusion.records import (
@@ -370,6 +371,8 @@ class Definition:
         self._replay.values.update(zip(results, made, strict=True))
         handle = Scalar if scalar else Tensor
         handles = tuple(handle(self, r, v.type) for r, v in zip(results, made, strict=True))
+        if name in LISTS and any(isinstance(a, tuple) for a in arguments.values()):
+            return list(handles)
         return handles if len(handles) > 1 else next(iter(handles))
 
     def _argument(self, value: object, span: Span | None) -> Argument:

@@ -238,9 +238,9 @@ class Emitter:
 
     def contract(
         self, lhs: Value, rhs: Value, lhs_labels: Sequence[int], rhs_labels: Sequence[int],
-        labels: Sequence[int], shape: Sequence[int], dtype: DType,
+        labels: Sequence[int], shape: Sequence[int], dtype: DType, listed: int | None = None,
     ) -> Value:  # fmt: skip
-        """A sum of products in `dtype`; without terms it is zero."""
+        """A sum of products in `dtype`; without terms it is zero. For `listed` see the node."""
         sizes = dict(zip(lhs_labels, lhs.shape, strict=True))
         sizes |= {a: max(n, sizes.get(a, n)) for a, n in zip(rhs_labels, rhs.shape, strict=True)}
         if any(n == 0 for a, n in sizes.items() if a not in labels):
@@ -249,7 +249,7 @@ class Emitter:
         return self.add(
             ops.Contract(
                 type=made, span=self.span, lhs=lhs.id, rhs=rhs.id, lhs_labels=tuple(lhs_labels),
-                rhs_labels=tuple(rhs_labels), labels=tuple(labels),
+                rhs_labels=tuple(rhs_labels), labels=tuple(labels), listed=listed,
             )
         )  # fmt: skip
 

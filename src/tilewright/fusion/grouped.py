@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from tilewright.base.diagnostics import DTypeError, ShapeError, UnsupportedError
+from tilewright.base.diagnostics import DTypeError, ShapeError
 from tilewright.base.dtypes import Kind, boolean, i32
 from tilewright.fusion import shapes
 from tilewright.fusion.elementwise import Table
@@ -16,8 +17,11 @@ _FORMS = "[rows, k] and [groups, k, n], [groups, m, k] and [k, columns], or [m, 
 
 def grouped_mm(
     e: Emitter, a: Value | Sequence[Value], b: Value | Sequence[Value], offsets: Value | None = None
-) -> Value:
+) -> Value | tuple[Value, ...]:
     """A product for each group; which part of a dimension a group has is data.
+
+    With lists of matrices instead: the list of their products, of any sizes, in one launch where
+    they do not depend on each other and what follows them is alike.
 
     ``[rows, k]`` and ``[groups, k, n]``: each row times the matrix of its group. ``[groups, m, k]``
     and ``[k, columns]``: the same for columns. ``[m, k]`` and ``[k, n]``: the terms of each group
@@ -26,13 +30,14 @@ def grouped_mm(
     `offsets` ascends: where each group ends; where matrices tell how many groups there are, also
     with the first one's start before. Rows and columns of no group are zero, terms do not count.
     """
+    if isinstance(a, list | tuple) or isinstance(b, list | tuple):
+        return _listed(e, a, b, offsets)
     if not (isinstance(a, Value) and isinstance(b, Value) and isinstance(offsets, Value)):
-        raise UnsupportedError(
-            "a list of products of their own tensors in one launch",
+        raise ShapeError(
+            "a grouped product without the ends of its groups",
             span=e.span,
-            expected="one tensor of all rows, sorted by group, one of all matrices, and where "
-            "groups end",
-            mend="concatenate rows and stack matrices, or call matmul for each product",
+            expected="two tensors and where groups end, or two lists of matrices",
+            mend="pass offsets, or use matmul",
         )
     _check(e, a, b, offsets)
     match a.rank, b.rank:
@@ -42,6 +47,41 @@ def grouped_mm(
             product = _turned(e, _rows(e, _turned(e, b), _turned(e, a), offsets))
         case _:
             product = _terms(e, a, b, offsets)
+    return e.cast(product, a.dtype)
+
+
+def _listed(e: Emitter, a: object, b: object, offsets: object) -> tuple[Value, ...]:
+    """The product of each pair of two lists of matrices."""
+    if not (isinstance(a, list | tuple) and isinstance(b, list | tuple)) or offsets is not None:
+        raise ShapeError("a list of products of one tensor, or with offsets", span=e.span,
+                         expected="two lists of matrices and no offsets",
+                         mend="pass a list for each operand")  # fmt: skip
+    left, right = cast("Sequence[object]", a), cast("Sequence[object]", b)
+    if len(left) != len(right) or not left:
+        raise ShapeError(f"a list of products of {len(left)} and {len(right)} matrices",
+                         span=e.span, expected="as many left operands as right ones, at least one",
+                         mend="pass one of each for every product")  # fmt: skip
+    number = len(e.nodes)
+    pairs = enumerate(zip(left, right, strict=True))
+    return tuple(_pair(e, i, x, y, number) for i, (x, y) in pairs)
+
+
+def _pair(e: Emitter, position: int, a: object, b: object, number: int) -> Value:
+    """One product of a list."""
+    what = f"product {position} of a list"
+    if not (isinstance(a, Value) and isinstance(b, Value)) or (a.rank, b.rank) != (2, 2):
+        kinds = (x.type if isinstance(x, Value) else type(x).__name__ for x in (a, b))
+        raise ShapeError(f"{what} is of {' and '.join(map(str, kinds))}", span=e.span,
+                         expected="[m, k] and [k, n]",
+                         mend="use matmul for products of other ranks")  # fmt: skip
+    if a.dtype != b.dtype or a.dtype == boolean:
+        raise DTypeError(f"{what} is of {a.dtype.name} and {b.dtype.name}", span=e.span,
+                         expected="operands of one element type, floats or integers",
+                         mend=f"cast one of them to {a.dtype.name}")  # fmt: skip
+    terms = f"the columns of the left operand and the rows of the right in {what}"
+    shapes.same(a.shape[-1], b.shape[-2], terms, e.span)
+    shape, dtype = (a.shape[0], b.shape[1]), accumulator(a.dtype)
+    product = e.contract(a, b, (0, 2), (2, 1), (0, 1), shape, dtype, listed=number)
     return e.cast(product, a.dtype)
 
 
@@ -130,3 +170,4 @@ def _group_of(e: Emitter, ends: Value, size: int) -> Value:
 
 
 TABLE: Table = {"grouped_mm": grouped_mm}
+LISTS = frozenset(TABLE)  # given lists of operands, they give lists of results

@@ -144,6 +144,7 @@ class Contract(Node):
     """Sum of products over the labels that the result lacks.
 
     `lhs_labels`, `rhs_labels` and `labels` name the dimensions of the operands and the result.
+    Products with the same number `listed` were asked for together, to run in one launch.
     """
 
     lhs: int
@@ -151,6 +152,7 @@ class Contract(Node):
     lhs_labels: tuple[int, ...]
     rhs_labels: tuple[int, ...]
     labels: tuple[int, ...]
+    listed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

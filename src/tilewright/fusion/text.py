@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.base.dtypes import DType
+from tilewright.fusion.grouped import LISTS
 from tilewright.fusion.records import (
     Argument,
     OperationRecord,
@@ -49,6 +50,8 @@ def _line(record: Record, names: dict[int, str]) -> str:
             )
         case OperationRecord():
             made = ", ".join(names[r] for r in record.results)
+            if record.name in LISTS and any(isinstance(a, tuple) for _, a in record.arguments):
+                made = f"[{made}]"
             given = ", ".join(f"{n}={_argument(a, names)}" for n, a in record.arguments)
             return f"{made} = fd.ops.{record.name}({given})"
         case OutputRecord():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 from tilewright.graph import ops
 from tilewright.kernel.async_ops import (
@@ -27,9 +26,17 @@ from tilewright.kernel.ops import (
     Store,
     Swizzle,
 )  # fmt: skip
-from tilewright.kernel.rewrite import substitute
+from tilewright.lower.access import store_global
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
+from tilewright.lower.panels import (
+    PanelPlace,
+    Panels,
+    by_panel,
+    in_panel,
+    keep_one_panel,
+    panel_shapes,
+)
 from tilewright.poly.expr import Expr, Guard, equal
 from tilewright.poly.layout import Place
 from tilewright.schedule.boxes import PANELS, ROW_BYTES, STRIP, bulk_problem, contiguous_position
@@ -46,57 +53,22 @@ def swizzle_of(width: int, size: int) -> Swizzle | None:
     return Swizzle(bits, (16 // size).bit_length() - 1, 3) if bits > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Panels:
-    """How a warpgroup's part of a tile is cut: `strips` of 64 rows, `count` panels in each.
-
-    A panel has `width` columns of the instruction; `across`: the tensor runs along its rows.
-    """
-
-    strips: int
-    count: int
-    width: int
-    across: bool
-    m: str
-    n: str
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """The shape of a panel in shared memory."""
-        return (self.width, STRIP) if self.across else (STRIP, self.width)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """One panel: the counters of strips and panels. `alone`: its registers serve each in turn."""
-
-    strip: Expr
-    panel: Expr
-    alone: bool
-
-    def register(self, ref: RegRef) -> RegRef:
-        if not self.alone:
-            return ref
-        first = {str(self.strip): 0, str(self.panel): 0}
-        return RegRef(ref.name, tuple(e.substitute(first) for e in ref.index))
-
-
 def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment, making: Sequence[Statement]) -> bool:
     """Store a tile by the copy engine; False where it cannot, and only `making` is emitted.
 
     `making` are the statements that make the value. What they do element by element happens panel
-    by panel, so that few of its registers are in use at once. A tile whose last rows are not its
-    own is left out.
+    by panel, so that few of its registers are in use at once. The rows of a tile whose last ones
+    are not its own are stored by the threads.
     """
     panels = _panels(b, op, value)
-    if panels is None or b.plan.ragged is not None:
-        first, each = tuple(making), ()
-    else:
-        first, each = _by_panel(b, value, panels, making)
+    if panels is None:
+        for statement in making:
+            b.emit(statement)
+        return False
+    first, each = by_panel(b, value, panels, making)
     for statement in first:
         b.emit(statement)
-    if panels is None:
-        return False
+    own = panel_shapes(b, op, value, panels, first, each)
     tensor = b.tensors[op.memory]
     order = _box_order(op.type.axes, panels)
     extents = dict(zip(order[-2:], panels.rows, strict=True))
@@ -112,76 +84,42 @@ def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment, making: Sequence[St
         b.unrolled("strip", panels.strips, op.span) as strip,
         b.unrolled("panel", panels.count, op.span) as panel,
     ):
-        place = _Place(strip, panel, alone=bool(each) and b.graph.uses[op.value] == (op.id,))
+        place = PanelPlace(strip, panel, own)
         for statement in each:
-            b.emit(_in_panel(b, statement, value, panels, place))
+            b.emit(in_panel(b, statement, value, panels, place))
         _emit_panel(b, op, value, panels, box, buffer, place)
-    if place.alone:
-        _keep_one_panel(b, value, panels)
+    if rest := b.whole_tile(whole=False):
+        with b.guarded(rest, None, op.span):
+            _store_rows(b, op, value, panels, each, own)
+    keep_one_panel(b, own)
     return True
 
 
-def _by_panel(
-    b: Builder, value: Fragment, panels: _Panels, making: Sequence[Statement]
-) -> tuple[tuple[Statement, ...], tuple[Assign | Load, ...]]:
-    """What comes first, and the elementwise statements at the end that count along the panels."""
-    if panels.count == 1:
-        return tuple(making), ()
-    columns, _ = _panel_digits(b, value, panels)
-    last = max((i for i, s in enumerate(making) if not isinstance(s, Assign | Load)), default=-1)
-    first, each = list(making[: last + 1]), list[Assign | Load]()
-    for statement in making[last + 1 :]:
-        if isinstance(statement, Assign | Load) and columns in dict(statement.over):
-            each.append(statement)
-        else:
-            first.append(statement)
-    return tuple(first), tuple(each)
+def _store_rows(
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: Panels, each: Sequence[Assign | Load],
+    own: Mapping[str, tuple[int, ...]],
+) -> None:  # fmt: skip
+    """A tile by the threads, which may store some of its rows only."""
+    if not each:
+        store_global(b, op, value)
+        return
+    with b.aside() as storing:
+        store_global(b, op, value)
+    with (
+        b.unrolled("strip", panels.strips, op.span) as strip,
+        b.unrolled("panel", panels.count, op.span) as panel,
+    ):
+        place = PanelPlace(strip, panel, own)
+        for statement in (*each, *storing):
+            b.emit(in_panel(b, statement, value, panels, place))
 
 
-def _keep_one_panel(b: Builder, value: Fragment, panels: _Panels) -> None:
-    """Give a value that nothing else reads the registers of one panel, used again for each."""
-    count = panels.width // 2  # of a thread: 64 rows of them for 128 threads
-    shape = (*(1 for _ in value.shape[:-1]), count)
-    at = next(i for i, r in enumerate(b.registers) if r.name == value.name)
-    b.registers[at] = replace(b.registers[at], shape=shape, holds=f"a panel of {value.layout}")
-
-
-def _panel_digits(b: Builder, value: Fragment, panels: _Panels) -> tuple[str, str]:
-    """The variables that count the value's registers in steps of 8 columns, and of 64 rows."""
-    placed = b.place(value.layout)
-    names = {
-        (d.axis, d.stride): str(v)
-        for d, v in zip(placed.layout.digits, placed.variables, strict=True)
-        if d.place is Place.REGISTER
-    }
-    return names.get((panels.n, 8), ""), names.get((panels.m, STRIP), "")
-
-
-def _in_panel(
-    b: Builder, statement: Assign | Load, value: Fragment, panels: _Panels, place: _Place
-) -> Statement:
-    """The instances of a statement that belong to one panel."""
-    columns, strips = _panel_digits(b, value, panels)
-    tiles = panels.width // 8
-    within = b.register_digit("panel_tile")
-    over: Over = tuple(
-        (str(within), tiles) if name == columns else (name, extent)
-        for name, extent in statement.over if name != strips
-    )  # fmt: skip
-    chosen: dict[str, Expr | int | str] = {columns: place.panel * tiles + within}
-    (made,) = substitute((statement,), chosen | {strips: place.strip})
-    if not isinstance(made, Assign | Load):
-        return made
-    dst = place.register(made.dst) if made.dst.name == value.name else made.dst
-    return replace(made, over=over, dst=dst)
-
-
-def _box_order(axes: tuple[str, ...], panels: _Panels) -> tuple[str, ...]:
+def _box_order(axes: tuple[str, ...], panels: Panels) -> tuple[str, ...]:
     own = (panels.n, panels.m) if panels.across else (panels.m, panels.n)
     return (*(a for a in axes if a not in own), *own)
 
 
-def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
+def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> Panels | None:
     """How the tile is cut, where it lies as an accumulator does and the engine can write it."""
     roles = b.plan.roles
     if roles is None or bulk_problem(b.tensors[op.memory], b.declared) is not None:
@@ -209,10 +147,10 @@ def _panels(b: Builder, op: ops.WriteOp, value: Fragment) -> _Panels | None:
     width = next(w for w in (128, 64, 32, 16, 8) if w <= most and columns % w == 0)
     if along == n and width * size < 16:
         return None
-    return _Panels(registers.get((m, STRIP), 1), columns // width, width, along == m, m, n)
+    return Panels(registers.get((m, STRIP), 1), columns // width, width, along == m, m, n)
 
 
-def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
+def _buffer(b: Builder, op: ops.WriteOp, panels: Panels) -> Shared:
     """Two panels for each warpgroup; outputs of one kind share them."""
     roles = b.plan.roles
     shape = (roles.consumers if roles else 1, PANELS, *panels.rows)
@@ -227,8 +165,8 @@ def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
 
 
 def _emit_panel(
-    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, box: TensorMap,
-    buffer: Shared, place: _Place,
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: Panels, box: TensorMap,
+    buffer: Shared, place: PanelPlace,
 ) -> None:  # fmt: skip
     """Wait for the slot, fill it together, and let one thread start its copy."""
     strip, panel = place.strip, place.panel
@@ -264,8 +202,8 @@ def _group_start(b: Builder, value: Fragment, axis: str) -> Expr:
 
 
 def _store(
-    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, buffer: Shared, slot: Expr,
-    place: _Place,
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: Panels, buffer: Shared, slot: Expr,
+    place: PanelPlace,
 ) -> Store:  # fmt: skip
     """A panel's registers to shared memory, by matrix stores where there are any."""
     strip, panel = place.strip, place.panel

@@ -136,9 +136,6 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
     else:
         if not store_bulk(b, op, value, making):
             store_global(b, op, value)
-        elif rest := b.whole_tile(whole=False):
-            with b.guarded(rest, None, op.span):
-                store_global(b, op, value)
         return
     offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}
     store_shared(b, allocated(b, memory), op.type.axes, (), value, offsets=offsets, span=op.span)

@@ -80,7 +80,7 @@ def scalar_value(value: float | int | bool, dtype: DType) -> Any:
     return np.asarray(value).astype(numpy_dtype(dtype)).tobytes()
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
     """A configuration and parameters in one buffer, and the addresses that the driver takes."""
 
     buffer: Any
@@ -91,23 +91,74 @@ class _Frame(NamedTuple):
     addresses: Any  # of each parameter; `parameters` is where they lie
 
     @staticmethod
-    def of(template: bytes, offsets: Sequence[int]) -> _Frame:
+    def of(template: bytes, offsets: Sequence[int]) -> Frame:
         buffer = ctypes.create_string_buffer(template, len(template))
         start = ctypes.addressof(buffer)
         places = (start + HEAD + offset for offset in offsets)
         addresses = (ctypes.c_void_p * max(len(offsets), 1))(*places)
         context = ctypes.c_void_p()
-        return _Frame(
+        return Frame(
             buffer, start, ctypes.addressof(addresses), context, ctypes.addressof(context),
             addresses,
         )  # fmt: skip
 
 
-class _Frames(threading.local):
+class Frames(threading.local):
     """A frame for each thread."""
 
     def __init__(self, template: bytes, offsets: Sequence[int]) -> None:
-        self.own = _Frame.of(template, offsets)
+        self.own = Frame.of(template, offsets)
+
+
+class Starter:
+    """Starts a module's kernel, whichever context is current."""
+
+    __slots__ = ("_context", "_current", "_function", "_launch", "_module")
+
+    def __init__(self, module: Module) -> None:
+        calls = launch_calls()
+        self._launch, self._current = calls.launch, calls.context
+        self._module = module  # its code stays loaded
+        self._function = int(module.function)
+        self._context = int(module.context)
+
+    def start(self, frame: Frame) -> None:
+        """Launch. The thread's current device may be another one, and stays so."""
+        _, configuration, parameters, context, place, _ = frame
+        self._current(place)
+        if context.value == self._context:
+            status = self._launch(configuration, self._function, parameters, None)
+        else:
+            status = self._start_elsewhere(frame)
+        if status:
+            driver = load_driver()
+            checked(driver, (driver.CUresult(status),))
+
+    def _start_elsewhere(self, frame: Frame) -> int:
+        """Launch in the kernel's context, and return to the current one."""
+        driver = load_driver()
+        checked(driver, driver.cuCtxPushCurrent(self._module.context))
+        try:
+            return self._launch(frame.configuration, self._function, frame.parameters, None)
+        finally:
+            driver.cuCtxPopCurrent()
+
+
+def fixed_start(
+    starter: Starter, template: bytes, offsets: Sequence[int], exchanges: Exchanges | None = None
+) -> Callable[[int], None]:
+    """A launch with everything fixed; it takes the stream. Threads may share it."""
+    frames = Frames(template, offsets)
+    pack, begin = struct.Struct("P").pack_into, starter.start
+
+    def start(stream: int) -> None:
+        frame = frames.own
+        pack(frame[0], STREAM, stream)
+        if exchanges is not None:
+            exchanges.write(frame[0], stream)
+        begin(frame)
+
+    return start
 
 
 class BoundLaunch:
@@ -117,8 +168,7 @@ class BoundLaunch:
     """
 
     __slots__ = (
-        "_context", "_current", "_exchanges", "_frames", "_function", "_launch", "_maps",
-        "_module", "_offsets", "_pack", "_template",
+        "_begin", "_exchanges", "_frames", "_maps", "_offsets", "_pack", "_starter", "_template",
     )  # fmt: skip
 
     def __init__(
@@ -135,8 +185,7 @@ class BoundLaunch:
         pointers, maps = len(kernel.tensors), len(kernel.maps)
         self._maps = Maps(encoders, HEAD + block.offsets[pointers]) if encoders else None
         self._template = bytearray(HEAD + block.size)
-        sizes = (blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
-        struct.pack_into("7I", self._template, 0, *sizes)
+        write_configuration(self._template, kernel, blocks)
         first = pointers + maps
         last = len(block.offsets) - len(kernel.exchanges)
         fixed = zip(block.formats[first:last], block.offsets[first:last], values, strict=True)
@@ -144,13 +193,10 @@ class BoundLaunch:
             struct.pack_into(code, self._template, HEAD + offset, value)
         places = [HEAD + offset for offset in block.offsets[last:]]
         self._exchanges = Exchanges(kernel, blocks, places, device) if places else None
-        self._frames = _Frames(bytes(self._template), block.offsets)
+        self._frames = Frames(bytes(self._template), block.offsets)
         self._pack = struct.Struct(f"P{HEAD - STREAM - 8}x{pointers}P").pack_into
-        calls = launch_calls()
-        self._launch, self._current = calls.launch, calls.context
-        self._module = module  # its code stays loaded
-        self._function = int(module.function)
-        self._context = int(module.context)
+        self._starter = Starter(module)
+        self._begin = self._starter.start
 
     def __call__(self, stream: int, *pointers: int) -> None:
         """Start the kernel on `stream`, a stream of its device. ToolchainError where it fails.
@@ -163,7 +209,7 @@ class BoundLaunch:
             self._maps.write(frame[0], pointers)
         if self._exchanges is not None:
             self._exchanges.write(frame[0], stream)
-        self._start(frame)
+        self._begin(frame)
 
     def fixed(self, *pointers: int) -> Callable[[int], None]:
         """The launch with its pointers fixed too: it takes the stream."""
@@ -171,37 +217,21 @@ class BoundLaunch:
         self._pack(template, STREAM, 0, *pointers)
         if self._maps is not None:
             self._maps.write(template, pointers)
-        frames = _Frames(bytes(template), self._offsets)
-        pack, begin, exchanges = struct.Struct("P").pack_into, self._start, self._exchanges
+        return fixed_start(self._starter, bytes(template), self._offsets, self._exchanges)
 
-        def start(stream: int) -> None:
-            frame = frames.own
-            pack(frame[0], STREAM, stream)
-            if exchanges is not None:
-                exchanges.write(frame[0], stream)
-            begin(frame)
 
-        return start
+def write_configuration(buffer: bytearray, kernel: Interface, blocks: int) -> None:
+    """The driver's configuration of a launch of so many blocks."""
+    struct.pack_into("7I", buffer, 0, blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
 
-    def _start(self, frame: _Frame) -> None:
-        _, configuration, parameters, context, place, _ = frame
-        self._current(place)
-        if context.value == self._context:
-            status = self._launch(configuration, self._function, parameters, None)
-        else:
-            status = self._start_elsewhere(frame)
-        if status:
-            driver = load_driver()
-            checked(driver, (driver.CUresult(status),))
 
-    def _start_elsewhere(self, frame: _Frame) -> int:
-        """Launch in the kernel's context, and return to the current one."""
-        driver = load_driver()
-        checked(driver, driver.cuCtxPushCurrent(self._module.context))
-        try:
-            return self._launch(frame.configuration, self._function, frame.parameters, None)
-        finally:
-            driver.cuCtxPopCurrent()
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is known of a launch without pointers: blocks, symbols and scalars, maps."""
+
+    blocks: int
+    values: tuple[Any, ...]
+    encoders: tuple[MapEncoder, ...]
 
 
 def bind_launch(
@@ -215,6 +245,16 @@ def bind_launch(
 
     CallError where a symbol or scalar is missing or a contract does not hold.
     """
+    bound = bound_arguments(kernel, symbols, scalars)
+    return BoundLaunch(module, kernel, bound.blocks, bound.values, bound.encoders, device)
+
+
+def bound_arguments(
+    kernel: Interface,
+    symbols: Mapping[str, int],
+    scalars: Mapping[str, float | int | bool],
+) -> Bound:
+    """What a launch for these sizes and scalars needs. Errors are those of `bind_launch`."""
     missing = [s.name for s in kernel.symbols if s.name not in symbols]
     missing += [s.name for s in kernel.scalars if s.name not in scalars]
     if missing:
@@ -229,11 +269,11 @@ def bind_launch(
             f"{kernel.name} would be launched with {blocks} blocks",
             expected="between 1 and 2**31 - 1",
         )
-    values = [
+    values = (
         *(symbols[s.name] for s in kernel.symbols),
         *(scalar_value(scalars[s.name], s.dtype) for s in kernel.scalars),
-    ]
-    return BoundLaunch(module, kernel, blocks, values, map_encoders(kernel, symbols), device)
+    )
+    return Bound(blocks, values, map_encoders(kernel, symbols))
 
 
 def check_contracts(kernel: Interface, symbols: Mapping[str, int]) -> None:

@@ -100,6 +100,8 @@ def choose_product(
         return None
     forms = _forms(product, target) if relief == 0 else ()
     for form, reason in forms:
+        if asked is not None and _refused(form, asked):
+            continue
         tiles = {product.rows: form.tile_m, product.columns: form.tile_n}
         terms = ROW_BYTES // product.problem.operand_bytes
         chosen = Hardware(
@@ -119,6 +121,12 @@ def choose_product(
         if found is not None and found[1].roles and found[1].roles.consumers == best.consumers:
             return found[0], ranked.reason
     return None
+
+
+def _refused(form: Form, asked: Hardware) -> bool:
+    """Whether the author wants other clusters, or no turns."""
+    turns = form.pingpong and asked.pingpong is False
+    return turns or (form.cluster > 1 and asked.cluster not in (None, form.cluster))
 
 
 def _product(graph: Graph, op: ops.Contract, target: Target) -> _Product | None:
