@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -31,6 +35,8 @@ from tilewright.kernel.text import print_kernel
 from tilewright.lower.obligations import verify
 from tilewright.poly.expr import Constraint, Expr, at_least, less
 from tilewright.poly.results import Proved, Refuted
+from tilewright.runtime.toolchain import compile_source
+from tilewright.schedule.schedule import Schedule, read_schedule
 from tilewright.target.nvidia import SM_90A
 
 M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
@@ -138,6 +144,56 @@ def test_the_plan_says_who_shares_what() -> None:
     text = compiled(128, 128, 384, (64, 64), (2, 3)).explain()
     assert "3 blocks share the 12 steps of 2 tiles, 4 each" in text
     assert "tile sharer[3] block" in text
+
+
+def test_a_schedule_by_hand_makes_the_same_kernel() -> None:
+    def shared(s: Schedule) -> Schedule:
+        s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+        return s.swizzle("mo", "no", 2).stream(3, 4)
+
+    start = Schedule(("M", "N", "K"), frozenset("K"))
+    assert read_schedule(str(shared(start)), start) == shared(start)
+
+    @tw.kernel([])
+    def gemm(
+        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+        c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        tw.write(tw.cast(total, tw.bf16), c)
+
+    made = gemm.compile("sm_90a", {M: 256, N: 192, K: 320}, schedule=shared)
+    assert "4 blocks share the 15 steps of 3 tiles, 4 each" in made.explain()
+    assert all(isinstance(o.result, Proved) for o in made.proofs)
+    arguments, _ = drawn(256, 192, 320)
+    del arguments["x"]
+    simulate(made.compilation.kernel, SM_90A, arguments, {})
+    a, b = (arguments[n].astype(np.float64) for n in "ab")
+    assert np.array_equal(arguments["c"].astype(np.float64), (a @ b.T).astype(BF16).astype(float))
+    with pytest.raises(ConstraintError, match="0 blocks share the steps of 2 tiles"):
+        start.stream(2, 0)
+
+
+@pytest.mark.skipif(shutil.which("nvdisasm") is None, reason="no nvdisasm on the path")
+def test_the_instructions_of_a_step_overlap(tmp_path: Path) -> None:
+    """Sums begun by a guard, in a loop that may have no turns, would not let them."""
+    binary = tmp_path / "kernel.cubin"
+    made = compiled(1280, 1280, 8192, (128, 256), (5, 13))
+    binary.write_bytes(compile_source(made.source, SM_90A))
+    shown = subprocess.run(["nvdisasm", "-c", binary], capture_output=True, text=True, check=True)
+    words = re.findall(r"HGMMA\.|DEPBAR\.LE gsb0", shown.stdout)
+    assert words[:5] == ["HGMMA."] * 4 + ["DEPBAR.LE gsb0"]
+
+
+@pytest.mark.parametrize(("tile", "shares"), [((128, 256), (5, 13)), ((128, 192), (7, 13))])
+def test_what_the_device_runs_compiles(tile: tuple[int, int], shares: tuple[int, int]) -> None:
+    made = compiled(1280, 1280, 8192, tile, shares)
+    assert all(isinstance(o.result, Proved) for o in made.proofs)
+    assert compile_source(made.source, SM_90A)
 
 
 # ---------------------------------------------------------------- faults

@@ -55,6 +55,7 @@ class Counters:
     staged: frozenset[str] = frozenset()
     turns: Mapping[str, int] = field(default_factory=dict[str, int])
     roles: str | None = None
+    stream: tuple[int, int] | None = None
 
     @property
     def split_k(self) -> int | None:
@@ -262,6 +263,18 @@ def _specialize(now: Counters, step: Step) -> Counters:
     return replace(now, roles=how)
 
 
+def _stream(now: Counters, step: Step) -> Counters:
+    tiles, blocks = step.number(0), step.number(1)
+    if tiles < 1 or blocks < 1:
+        raise ConstraintError(
+            f"{blocks} blocks share the steps of {tiles} tiles",
+            span=step.span,
+            expected="positive numbers",
+            mend="stream(2, 5) lets each 5 blocks share the steps of 2 tiles",
+        )
+    return replace(now, stream=(tiles, blocks))
+
+
 def _mma(now: Counters, step: Step) -> Counters:
     return replace(now, atom=step.name(0))
 
@@ -307,6 +320,7 @@ STEPS: Mapping[str, Callable[[Counters, Step], Counters]] = {
     "parallelize": _parallelize,
     "stage": _stage,
     "specialize": _specialize,
+    "stream": _stream,
     "mma": _mma,
     "cache_after": _cache_after,
     "cache_before": _cache_before,

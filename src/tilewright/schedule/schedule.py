@@ -166,6 +166,11 @@ class Schedule:
         """
         return self._then("specialize", how)
 
+    def stream(self, tiles: int, blocks: int) -> Schedule:
+        """Let each `blocks` blocks share the steps of `tiles` tiles of a product evenly, wherever
+        tiles begin and end (stream-K). Their sums are added in the order of the steps."""
+        return self._then("stream", tiles, blocks)
+
     def constraints(self) -> tuple[Constraint, ...]:
         """What the schedule says about tiles, warps and instructions."""
         state = self.state
@@ -184,6 +189,7 @@ class Schedule:
         hardware = Hardware(
             mma_type=state.atom, stages=state.stages, specialize=True if state.roles else None,
             pingpong=True if state.roles == "pingpong" else None, split_k=state.split_k,
+            stream_k=state.stream,
         )  # fmt: skip
         return (*found, hardware)
 
