@@ -28,6 +28,7 @@ from tilewright.kernel.ops import (
     Swizzle,
 )  # fmt: skip
 from tilewright.kernel.rewrite import substitute
+from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
 from tilewright.poly.expr import Expr, Guard, equal
@@ -50,7 +51,8 @@ def swizzle_of(width: int, size: int) -> Swizzle | None:
 class _Panels:
     """How a warpgroup's part of a tile is cut: `strips` of 64 rows, `count` panels in each.
 
-    A panel has `width` columns of the instruction; `across`: the tensor runs along its rows.
+    A panel has `width` columns of the instruction; `across`: the tensor runs along its rows. It is
+    computed in pieces of `tiles` times 8 columns, which one instruction stores.
     """
 
     strips: int
@@ -65,28 +67,42 @@ class _Panels:
         """The shape of a panel in shared memory."""
         return (self.width, STRIP) if self.across else (STRIP, self.width)
 
+    @property
+    def tiles(self) -> int:
+        return 2 if self.width % 16 == 0 else 1
+
+    @property
+    def pieces(self) -> int:
+        return self.width // (8 * self.tiles)
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One panel: the counters of strips and panels. `alone`: its registers serve each in turn."""
+    """One piece: the counters of strips, panels and pieces. `alone`: its registers serve each in
+    turn."""
 
     strip: Expr
     panel: Expr
+    piece: Expr
     alone: bool
 
     def register(self, ref: RegRef) -> RegRef:
         if not self.alone:
             return ref
-        first = {str(self.strip): 0, str(self.panel): 0}
+        first = {str(self.strip): 0, str(self.panel): 0, str(self.piece): 0}
         return RegRef(ref.name, tuple(e.substitute(first) for e in ref.index))
+
+    def column(self, panels: _Panels, tile: Expr) -> Expr:
+        """The number of a tile of 8 columns, of all that the warpgroup has in a row."""
+        return self.panel * (panels.width // 8) + self.piece * panels.tiles + tile
 
 
 def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment, making: Sequence[Statement]) -> bool:
     """Store a tile by the copy engine; False where it cannot, and only `making` is emitted.
 
-    `making` are the statements that make the value. What they do element by element happens panel
-    by panel, so that few of its registers are in use at once. A tile whose last rows are not its
-    own is left out.
+    `making` are the statements that make the value. What they do element by element happens piece
+    by piece of a panel, so that few of its registers are in use at once. A tile whose last rows
+    are not its own is left out.
     """
     panels = _panels(b, op, value)
     if panels is None or b.plan.ragged is not None:
@@ -112,12 +128,24 @@ def store_bulk(b: Builder, op: ops.WriteOp, value: Fragment, making: Sequence[St
         b.unrolled("strip", panels.strips, op.span) as strip,
         b.unrolled("panel", panels.count, op.span) as panel,
     ):
-        place = _Place(strip, panel, alone=bool(each) and b.graph.uses[op.value] == (op.id,))
-        for statement in each:
-            b.emit(_in_panel(b, statement, value, panels, place))
-        _emit_panel(b, op, value, panels, box, buffer, place)
+        slot = _await_panel(b, panels, strip, panel)
+        with b.unrolled("piece", panels.pieces, op.span) as piece:
+            alone = bool(each) and b.graph.uses[op.value] == (op.id,)
+            place = _Place(strip, panel, piece, alone)
+            for statement in each:
+                b.emit(_in_panel(b, statement, value, panels, place))
+            b.emit(_store(b, op, value, panels, buffer, slot, place))
+        _start_copy(
+            b,
+            op,
+            value,
+            panels,
+            box,
+            MemRef(buffer.name, (V(b.role), slot, V(0), V(0))),
+            (strip, panel),
+        )
     if place.alone:
-        _keep_one_panel(b, value, panels)
+        _keep_one_piece(b, value, panels)
     return True
 
 
@@ -138,12 +166,12 @@ def _by_panel(
     return tuple(first), tuple(each)
 
 
-def _keep_one_panel(b: Builder, value: Fragment, panels: _Panels) -> None:
-    """Give a value that nothing else reads the registers of one panel, used again for each."""
-    count = panels.width // 2  # of a thread: 64 rows of them for 128 threads
+def _keep_one_piece(b: Builder, value: Fragment, panels: _Panels) -> None:
+    """Give a value that nothing else reads the registers of one piece, used again for each."""
+    count = 4 * panels.tiles  # of a thread: 64 rows of them for 128 threads
     shape = (*(1 for _ in value.shape[:-1]), count)
     at = next(i for i, r in enumerate(b.registers) if r.name == value.name)
-    b.registers[at] = replace(b.registers[at], shape=shape, holds=f"a panel of {value.layout}")
+    b.registers[at] = replace(b.registers[at], shape=shape, holds=f"a piece of {value.layout}")
 
 
 def _panel_digits(b: Builder, value: Fragment, panels: _Panels) -> tuple[str, str]:
@@ -160,15 +188,14 @@ def _panel_digits(b: Builder, value: Fragment, panels: _Panels) -> tuple[str, st
 def _in_panel(
     b: Builder, statement: Assign | Load, value: Fragment, panels: _Panels, place: _Place
 ) -> Statement:
-    """The instances of a statement that belong to one panel."""
+    """The instances of a statement that belong to one piece."""
     columns, strips = _panel_digits(b, value, panels)
-    tiles = panels.width // 8
     within = b.register_digit("panel_tile")
     over: Over = tuple(
-        (str(within), tiles) if name == columns else (name, extent)
+        (str(within), panels.tiles) if name == columns else (name, extent)
         for name, extent in statement.over if name != strips
     )  # fmt: skip
-    chosen: dict[str, Expr | int | str] = {columns: place.panel * tiles + within}
+    chosen: dict[str, Expr | int | str] = {columns: place.column(panels, within)}
     (made,) = substitute((statement,), chosen | {strips: place.strip})
     if not isinstance(made, Assign | Load):
         return made
@@ -226,31 +253,45 @@ def _buffer(b: Builder, op: ops.WriteOp, panels: _Panels) -> Shared:
     return made
 
 
-def _emit_panel(
-    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, box: TensorMap,
-    buffer: Shared, place: _Place,
-) -> None:  # fmt: skip
-    """Wait for the slot, fill it together, and let one thread start its copy."""
-    strip, panel = place.strip, place.panel
+def _await_panel(b: Builder, panels: _Panels, strip: Expr, panel: Expr) -> Expr:
+    """Wait together until a panel's slot is free, and say which it is."""
     one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
-    slot = (strip * panels.count + panel) % PANELS
-    meet = NamedBarrier(V(b.role) + PANEL, 128)
     whole = panels.strips * panels.count
     if whole > 1 and whole % PANELS:  # the tile before ended on the same slot
         first: Guard = (equal(strip, 0), equal(panel, 0))
         b.emit(If((*first, *one), (BulkWait(0, read=True),)))
     b.emit(If(one, (BulkWait(PANELS - 1 if whole > 1 else 0, read=True),)))
-    b.emit(meet)
-    b.emit(_store(b, op, value, panels, buffer, slot, place))
+    b.emit(_meeting(b))
+    return (strip * panels.count + panel) % PANELS
+
+
+def _meeting(b: Builder) -> NamedBarrier:
+    """The barrier of one warpgroup."""
+    return NamedBarrier(V(b.role) + PANEL, WARPGROUP_WARPS * b.plan.warp_size)
+
+
+def _start_copy(
+    b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, box: TensorMap, corner: MemRef,
+    at: tuple[Expr, Expr],
+) -> None:  # fmt: skip
+    """When all have stored their part of a panel, one thread starts its copy."""
     b.emit(ProxyFence())
-    b.emit(meet)
-    start = {a: b.base(a) for a in op.type.axes}
+    b.emit(_meeting(b))
+    coordinates = _corner(b, op.type.axes, value, panels, box, at)
+    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    b.emit(If(one, (BulkStore((), box.name, coordinates, corner, op.span), BulkCommit())))
+
+
+def _corner(
+    b: Builder, axes: Sequence[str], value: Fragment, panels: _Panels, box: TensorMap,
+    at: tuple[Expr, Expr],
+) -> tuple[Expr, ...]:  # fmt: skip
+    """Where the panel at a strip and a column of panels begins in a tensor."""
+    strip, panel = at
+    start = {a: b.base(a) for a in axes}
     start[panels.m] = start[panels.m] + _group_start(b, value, panels.m) + strip * STRIP
     start[panels.n] = start[panels.n] + _group_start(b, value, panels.n) + panel * panels.width
-    coordinates = tuple(start[op.type.axes[i]] for i in box.order)
-    corner = MemRef(buffer.name, (V(b.role), slot, V(0), V(0)))
-    copy = BulkStore((), box.name, coordinates, corner, op.span)
-    b.emit(If(one, (copy, BulkCommit())))
+    return tuple(start[axes[i]] for i in box.order)
 
 
 def _group_start(b: Builder, value: Fragment, axis: str) -> Expr:
@@ -267,37 +308,30 @@ def _store(
     b: Builder, op: ops.WriteOp, value: Fragment, panels: _Panels, buffer: Shared, slot: Expr,
     place: _Place,
 ) -> Store:  # fmt: skip
-    """A panel's registers to shared memory, by matrix stores where there are any."""
-    strip, panel = place.strip, place.panel
+    """A piece's registers to shared memory, by matrix stores where there are any."""
     m, n = panels.m, panels.n
     placed = b.place(value.layout)
     known = {(d.axis, d.stride): v for d, v in
              zip(placed.layout.digits, placed.variables, strict=True)
              if d.place is not Place.REGISTER and v != V(b.role)}  # fmt: skip
     lane_row, lane_column, warp = known[m, 1], known[n, 2], known[m, 16]
-    high, low, half = (b.register_digit(f"panel_{part}") for part in ("n", "n_low", "m"))
-    tiles = panels.width // 8
-    pairs = 2 if tiles % 2 == 0 else 1
-    column = high * pairs + low if pairs > 1 else high
+    low, half = (b.register_digit(f"panel_{part}") for part in ("n_low", "m"))
     registers = {
-        (m, STRIP): strip, (n, 8): panel * tiles + column, (m, 8): half, (n, 1): V(0),
+        (m, STRIP): place.strip, (n, 8): place.column(panels, low), (m, 8): half, (n, 1): V(0),
     }  # fmt: skip
     source = value.ref([registers[d.axis or "", d.stride] for d in value.layout.at(Place.REGISTER)])
-    over: Over = tuple(
-        (str(d), e) for d, e in ((high, tiles // pairs), (low, pairs), (half, 2)) if e > 1
-    )
-    unit: dict[str, Expr | int | str] = {
-        str(d): 0 for d, e in ((high, tiles // pairs), (low, pairs)) if e == 1
-    }
+    over: Over = tuple((str(d), e) for d, e in ((low, panels.tiles), (half, 2)) if e > 1)
+    unit: dict[str, Expr | int | str] = {str(low): 0} if panels.tiles == 1 else {}
     at_m = warp * 16 + half * 8 + lane_row
+    column = place.piece * panels.tiles + low
     at_n = (column * 8 + lane_column * 2).substitute(unit)
     index = (at_n, at_m) if panels.across else (at_m, at_n)
     matrix = None
     if op.type.dtype.bytes == 2:
-        names = tuple(str(d) for d, e in ((low, pairs), (half, 2)) if e > 1)
+        names = tuple(name for name, _ in over)
         form = next(
             (r for r in b.target.matrix_stores
-             if r.tiles == 2 * pairs and r.transposed == panels.across), None,
+             if r.tiles == 2 * panels.tiles and r.transposed == panels.across), None,
         )  # fmt: skip
         if form is not None:
             matrix = MatrixShape(form.name, str(lane_row), str(lane_column), names)
