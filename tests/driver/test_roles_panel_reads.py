@@ -159,6 +159,68 @@ def test_a_tile_that_is_used_twice_is_loaded_by_threads() -> None:
     np.testing.assert_array_equal(wide(arrays["c"]), wide(wanted))
 
 
+def test_outputs_that_share_panels() -> None:
+    """One without a residual, one with it, and one that is made of the second."""
+
+    @tw.kernel(tiles(64, 128, 64, pingpong=True))
+    def product(
+        a: tw.Memory[M, K, G, tw.bf16],
+        b: tw.Memory[N, K, G, tw.bf16],
+        r: tw.Memory[M, N, G, tw.bf16],
+        c: tw.Memory[M, N, G, tw.bf16],
+        d: tw.Memory[M, N, G, tw.bf16],
+        e: tw.Memory[M, N, G, tw.bf16],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        narrow = tw.cast(total, tw.bf16)
+        tw.write(narrow, c)
+        summed = narrow + tw.read(r)
+        tw.write(summed, d)
+        tw.write(tw.maximum(summed, 0.0), e)
+
+    m, n, k = 200, 328, 64
+    made = compiled(product, m, n, k)
+    assert len(brought(made.kernel)) == 1
+    arrays = operands(m, n, k)
+    del arrays["bias"]
+    arrays |= {"d": poison((m, n), tw.bf16), "e": poison((m, n), tw.bf16)}
+    simulate(made.kernel, FEW, arrays, {})
+    kind = arrays["c"].dtype
+    first = (wide(arrays["a"]) @ wide(arrays["b"]).T).astype(kind)
+    second = (wide(first) + wide(arrays["r"])).astype(kind)
+    np.testing.assert_array_equal(wide(arrays["c"]), wide(first))
+    np.testing.assert_array_equal(wide(arrays["d"]), wide(second))
+    np.testing.assert_array_equal(wide(arrays["e"]), np.maximum(wide(second), 0))
+
+
+def test_a_tile_that_a_condition_may_leave_out_is_loaded_by_threads() -> None:
+    """The phases of its panels would lag behind the turns."""
+
+    @tw.kernel(tiles(64, 128, 64, pingpong=True))
+    def product(
+        a: tw.Memory[M, K, G, tw.bf16],
+        b: tw.Memory[N, K, G, tw.bf16],
+        r: tw.Memory[M, N, G, tw.bf16],
+        c: tw.Memory[M, N, G, tw.bf16],
+        some: tw.i32,
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        @tw.conditional(some > 0)
+        def _():
+            tw.write(tw.cast(total, tw.bf16) + tw.read(r), c)
+
+    made = compile_program(
+        product.program, Specialisation(target=FEW, sizes={"M": 256, "N": 384, "K": 64})
+    )
+    assert not brought(made.kernel)
+
+
 # ---------------------------------------------------------------- faults
 
 

@@ -57,8 +57,10 @@ def bring_for(b: Builder, op: ops.WriteOp, tiled: Tiled) -> PanelRead | None:
     The open scope remembers the fragment that will hold it as the value of its read.
     """
     roles = b.plan.roles
+    if roles is None or not roles.pingpong or roles.parts > 1 or op not in b.graph.body:
+        return None  # the phases of the panels are counted, so no tile may leave any out
     panels = panels_of(b, op, tiled.layout)
-    if roles is None or not roles.pingpong or panels is None or panels.count == 1:
+    if panels is None or panels.count == 1 or len(b.scopes) > 1:
         return None
     if op.type.dtype.bytes != 2 or ring_problem(b.plan.grid, V(panels.strips * panels.count), 1):
         return None

@@ -121,7 +121,7 @@ def panels_of(b: Builder, op: ops.WriteOp, layout: Layout) -> Panels | None:
     return Panels(registers.get((m, STRIP), 1), columns // width, width, along == m, m, n)
 
 
-def _box_order(axes: tuple[str, ...], panels: Panels) -> tuple[str, ...]:
+def _box_order(axes: Sequence[str], panels: Panels) -> tuple[str, ...]:
     own = (panels.n, panels.m) if panels.across else (panels.m, panels.n)
     return (*(a for a in axes if a not in own), *own)
 
