@@ -221,6 +221,7 @@ FLOAT_UNARY: dict[str, Callable[[float], float]] = {
     "sin": math.sin,
     "cos": math.cos,
     "erf": math.erf,
+    "one_plus_erf": lambda a: math.erfc(-a),
     "floor": math.floor,
     "ceil": math.ceil,
     "round": lambda a: float(round(a)),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, floor_division, function
+from tilewright.codegen.prelude import (
+    COMMON,
+    bits_typedefs,
+    extremum,
+    floor_division,
+    function,
+    one_plus_erf,
+    rounded,
+)
 
 DTYPES = frozenset(
     ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i64", "i32", "i16", "i8", "bool")
@@ -71,6 +79,20 @@ return r;
     return dict((function(f"tw_f32_from_{name}", "float", f"tw_{name} x", body),))
 
 
+# The upper half of a pair is an f32 already.
+_BY_BF16 = """
+int r;
+asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f));
+return __int_as_float(r);
+"""
+
+# Results below 2^-126 become zero.
+_EXP2 = """
+float r;
+asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+return r;
+"""
+
 _NARROW = ("f16", "bf16", "f8e4m3", "f8e5m2")
 
 _SHARED_ADDRESS = function(
@@ -124,10 +146,13 @@ PRELUDE: dict[str, str] = {
             _f32_extremum("tw_max"),
             _f32_extremum("tw_min"),
             function("tw_odd_f32", "float", "double x", _ODD),
+            function("tw_exp2_fast", "float", "float x", _EXP2),
+            one_plus_erf("fmaf", "fabsf", "tw_exp2_fast"),
             _SHARED_ADDRESS,
             *(entry for size in (4, 8, 16) for entry in _async_copies(size)),
         )
     ),
     **{name: text for kind in _NARROW for name, text in _from_f32(kind).items()},
     **{name: text for kind in _NARROW for name, text in _to_f32(kind).items()},
+    **dict(rounded(kind, _BY_BF16 if kind == "bf16" else "") for kind in _NARROW),
 }

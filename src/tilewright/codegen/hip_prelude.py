@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.codegen.prelude import COMMON, bits_typedefs, extremum, floor_division, function
+from tilewright.codegen.prelude import (
+    COMMON,
+    bits_typedefs,
+    extremum,
+    floor_division,
+    function,
+    one_plus_erf,
+    rounded,
+)
+
+_NARROW = ("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 
 _TYPES = {
     **bits_typedefs(
@@ -167,6 +177,7 @@ _MATH_F32 = dict(
         _unary("rsqrtf", "return 1.0f / __builtin_sqrtf(x);"),
         _unary("tanhf", _TANH),
         _unary("erff", _ERF),
+        one_plus_erf("__builtin_fmaf", "__builtin_fabsf", "__builtin_exp2f"),
         _unary("sinf", "return tw_sin_quarter(x, 0);"),
         _unary("cosf", "return tw_sin_quarter(x, 1);"),
         function("powf", "float", "float x, float y", _POW),
@@ -187,7 +198,7 @@ _MATH_F64 = dict(
 
 # Operations on f64 that have no builtin and are not written here.
 MISSING_F64 = frozenset(
-    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "pow"),
+    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "one_plus_erf", "pow"),
 )
 
 _F16_FROM = "return __builtin_bit_cast(tw_f16, (_Float16)x);"
@@ -233,6 +244,7 @@ def _conversions() -> Mapping[str, str]:
             *_fp8("f8e5m2", "57344.0f"),
             *_fp8("f8e4m3fnuz", "240.0f"),
             *_fp8("f8e5m2fnuz", "57344.0f"),
+            *(rounded(name) for name in _NARROW),
         )
     )
 

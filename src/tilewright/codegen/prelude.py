@@ -54,6 +54,33 @@ def _overloads(*entries: tuple[str, str]) -> tuple[str, str]:
     return entries[0][0], "\n".join(text for _, text in entries)
 
 
+# 1 + erf(x) = erfc(-x), and erfc(t) = 2^-Q(t) within 2^-24 for t >= 0: minimax, weighted by erfc.
+_ERFC = (
+    1.6279085874557495, 0.9184163808822632, 0.1484816074371338, -0.02825368009507656,
+    0.0007746290066279471, 0.0014894419582560658, -0.00044550775783136487, 4.535860716714524e-05,
+)  # fmt: skip
+
+
+def one_plus_erf(fma: str, absolute: str, exp2: str) -> tuple[str, str]:
+    """`tw_one_plus_erf` for f32, without a branch, by the dialect's names of three functions."""
+    *rest, top = _ERFC
+    steps = "\n".join(f"q = {fma}(q, t, {c!r}f);" for c in reversed(rest))
+    body = f"""
+const float t = {absolute}(x);
+float q = {top!r}f;
+{steps}
+const float e = {exp2}(q * -t);
+return x < 0.0f ? e : 2.0f - e;
+"""
+    return function("tw_one_plus_erf", "float", "float x", body)
+
+
+def rounded(dtype: str, body: str = "") -> tuple[str, str]:
+    """`tw_f32_by_*`: f32 rounded to a narrow type, and back."""
+    body = body or f"return tw_f32_from_{dtype}(tw_{dtype}_from_f32(x));"
+    return function(f"tw_f32_by_{dtype}", "float", "float x", body)
+
+
 COMMON: dict[str, str] = dict(
     (
         _overloads(

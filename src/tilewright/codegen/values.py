@@ -77,10 +77,23 @@ class ValuePrinter:
         """The value as an operand of C arithmetic."""
         if isinstance(value, Const):
             return computed_constant(value.value, value.dtype)
-        text = self.stored(value)
-        if is_narrow_float(value.dtype):
-            return f"tw_f32_from_{value.dtype}({text})"
-        return text  # C promotes narrow integers by itself
+        if not is_narrow_float(value.dtype):
+            return self.stored(value)  # C promotes narrow integers by itself
+        if (exact := self._before_rounding(value)) is not None:
+            return f"tw_f32_by_{value.dtype}({bare(exact)})"
+        return f"tw_f32_from_{value.dtype}({self.stored(value)})"
+
+    def _before_rounding(self, value: Value) -> str | None:
+        """The f32 that is rounded once to a narrow float; None where something else makes it."""
+        match value:
+            case Apply():
+                return self._applied(value)
+            case Cast(inner, dtype) if inner.dtype == dtype:
+                return self._before_rounding(inner)
+            case Cast(inner) if inner.dtype.is_float and computed_dtype(inner.dtype) == f32:
+                return self.computed(inner)
+            case _:
+                return None
 
     def _applied(self, value: Apply) -> str:
         row = OPERATIONS[value.op]

@@ -82,6 +82,8 @@ OPERATIONS: dict[str, Operation] = {
         _function("sin"),
         _function("cos"),
         _function("erf"),
+        # Within 2^-23, as the sum of rounded operands is; cheaper than erf.
+        Operation("one_plus_erf", 1, "tw_one_plus_erf({0})", "", "erfc(-{0})"),
         _function("floor"),
         _function("ceil"),
         _function("round", "rint"),  # half to even

@@ -37,6 +37,7 @@ from tilewright.lower.dependencies import (
     scan_directions,
     scope_depth,
 )  # fmt: skip
+from tilewright.lower.panel_reads import bring_for
 from tilewright.lower.parts import emit_in_parts
 from tilewright.lower.role_loops import emit_pipeline
 from tilewright.lower.stream import emit_streamed
@@ -122,6 +123,9 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
     if natural is None or staged or set(value_axes) != set(op.type.axes):
         first = None if memory.allocated else contiguous(b.tensors[op.memory], op.type.axes)
         natural = default_layout(b, op.type.axes, first)
+    brought = None
+    if not memory.allocated and set(value_axes) == set(op.type.axes):
+        brought = bring_for(b, op, natural)
     with b.aside() as making:
         if set(value_axes) == set(op.type.axes):
             value = demand(b, op.value, natural)
@@ -134,7 +138,7 @@ def _emit_write(b: Builder, op: ops.WriteOp) -> None:
         for statement in making:
             b.emit(statement)
     else:
-        if not store_bulk(b, op, value, making):
+        if not store_bulk(b, op, value, making, brought):
             store_global(b, op, value)
         return
     offsets = {a: b.base(a) - block_start(b, a) for a in op.type.axes}

@@ -23,7 +23,7 @@ from tilewright.kernel.async_ops import (
 )
 from tilewright.kernel.ops import Body, If, Loop, MemRef, Over, Shared
 from tilewright.lower.builder import Builder
-from tilewright.lower.bulk import swizzle_of
+from tilewright.lower.panels import swizzle_of
 from tilewright.lower.role_strips import StripRing, copy_strip
 from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import contiguous_position, row_panels

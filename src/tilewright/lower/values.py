@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewright.base.diagnostics import UnsupportedError
-from tilewright.base.dtypes import DType, Kind, boolean, i64
+from tilewright.base.dtypes import DType, Kind, boolean, f32, i64
 from tilewright.graph import ops
 from tilewright.graph.ops import Op
 from tilewright.kernel.ops import (
@@ -237,7 +237,7 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
             return Cast(expression(b, op.value, placed, tiled), op.type.dtype)
         case ops.Elementwise():
             args = tuple(expression(b, a, placed, tiled) for a in op.args)
-            return Apply(op.name, args, op.type.dtype)
+            return _recognised(Apply(op.name, args, op.type.dtype))
         case _:
             raise UnsupportedError(
                 f"{type(op).__name__} cannot be computed element by element",
@@ -245,6 +245,17 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
                 expected="an elementwise operation",
                 mend="report this program",
             )
+
+
+def _recognised(value: Apply) -> Apply:
+    """The same value by fewer instructions. Before -> after: ``erf(x) + 1 -> one_plus_erf(x)``."""
+    match value:
+        case Apply("add", (Apply("erf", (x,)), Const(1)), dtype) | Apply(
+            "add", (Const(1), Apply("erf", (x,))), dtype
+        ) if dtype == f32:
+            return Apply("one_plus_erf", (x,), dtype)
+        case _:
+            return value
 
 
 def index_value(expr: Expr, dtype: DType) -> Value:

@@ -39,21 +39,16 @@ TURN_LOSS = 1.02  # of consumers that take turns
 QUICK = frozenset("add sub mul max min neg abs select lt le gt ge eq ne and or xor not".split())
 SLOW = 24  # instructions of an elementwise function that is none of these
 SPLIT_GAIN = 0.94  # of the time, at the most, that blocks which share terms must be seen to take
-LIGHT = 8  # instructions of an epilogue that leave room for the widest accumulators
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A tile, and how a block's consumers work: together, or in turns with a tile each.
-
-    `heavy`: there are registers left for an epilogue with arithmetic.
-    """
+    """A tile, and how a block's consumers work: together, or in turns with a tile each."""
 
     tile_m: int
     tile_n: int
     pingpong: bool = False
     cluster: int = 1
-    heavy: bool = True
 
     def __str__(self) -> str:
         how = "by two warpgroups in turns" if self.pingpong else "by two warpgroups together"
@@ -64,8 +59,7 @@ class Form:
 FORMS = (
     Form(128, 256, cluster=2),
     Form(128, 256),
-    Form(128, 192, pingpong=True, heavy=False),
-    Form(128, 160, pingpong=True),
+    Form(128, 192, pingpong=True),
     Form(128, 128, pingpong=True),
 )
 
@@ -171,8 +165,7 @@ def _forms(product: _Product, target: Target) -> list[tuple[Form, str]]:
     for form in FORMS:
         tiles = _tiles(form, problem)
         turns = ceil(tiles / target.multiprocessors)
-        apart = form.pingpong and not product.alone
-        if apart or (product.work > LIGHT and not form.heavy):
+        if form.pingpong and not product.alone:
             continue
         cycles = _cycles(form, problem, turns, product.work)
         reason = f"{form}: {tiles} in {turns} turns, about {cycles / 1000:.0f} thousand cycles"

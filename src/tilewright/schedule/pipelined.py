@@ -123,7 +123,7 @@ def _plan(
             expected="with pingpong, more tiles than blocks that run at once, and known sizes",
             mend="leave pingpong out, or let fewer blocks go through the tiles (persistent)",
         )
-    if found.own_terms is None and (problem := _ring_problem(grid, steps, stages)):
+    if found.own_terms is None and (problem := ring_problem(grid, steps, stages)):
         if arrange:
             return problem
         grid = plain
@@ -333,7 +333,7 @@ def _has_turns(grid: GridPlan) -> bool:
     return any(extent != Expr.of(1) for extent in turns)
 
 
-def _ring_problem(grid: GridPlan, steps: Expr, stages: int) -> str | None:
+def ring_problem(grid: GridPlan, steps: Expr, stages: int) -> str | None:
     """Why slots and phases cannot be told from a counter of turns and steps."""
     if not _has_turns(grid):
         return None

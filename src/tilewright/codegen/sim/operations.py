@@ -15,6 +15,7 @@ from tilewright.base.dtypes import DType
 from tilewright.codegen.sim.numeric import Array, convert, widen
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
+_ONE_PLUS_ERF = np.frompyfunc(lambda x: math.erfc(-x), 1, 1)
 
 
 def _is_float(values: Array) -> bool:
@@ -36,6 +37,10 @@ def _floor_divide(a: Array, b: Array) -> Array:
 
 def _erf(a: Array) -> Array:
     return np.asarray(_ERF(a.astype(np.float64))).astype(a.dtype)
+
+
+def _one_plus_erf(a: Array) -> Array:
+    return np.asarray(_ONE_PLUS_ERF(a.astype(np.float64))).astype(a.dtype)
 
 
 def _select(condition: Array, a: Array, b: Array) -> Array:
@@ -94,6 +99,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sin": np.sin,
     "cos": np.cos,
     "erf": _erf,
+    "one_plus_erf": _one_plus_erf,
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,

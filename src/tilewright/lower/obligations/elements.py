@@ -383,15 +383,19 @@ class _Walk:
         return None
 
     def newest(self, read: Site, name: str) -> list[Write]:
-        """The last write before a read, in the loops around it: the one that is read if it writes
-        all of that."""
+        """The last write before a read, in the loops around it and in unrolled ones that have no
+        other write: the one that is read if it writes all of that."""
         before = [
             s for s in self.program.sites
             if writes_to(s, name) and s.frame.path < read.frame.path
         ]  # fmt: skip
         around = read.frame.loops
-        last = before[-1:]
-        return [Write(s) for s in last if all(x in around for x in s.frame.loops)]
+        if not before:
+            return []
+        *others, last = before
+        parts = [x for x in last.frame.loops if x not in around]
+        mixed = any(x in s.frame.loops for x in parts for s in others)
+        return [] if mixed or not all(x.unroll for x in parts) else [Write(last)]
 
     def in_turn(self, read: Site, writes: Sequence[Write]) -> bool:
         """Whether all that is read was written in the same turn by one of these."""

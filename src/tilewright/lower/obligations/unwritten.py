@@ -1,7 +1,9 @@
 """Memory is written before it is read: shared buffers, and outputs that are read back.
 
 An element read in some turn of the loops has to be written earlier in program order, by any
-thread of the block. That the write is also finished and visible is the race proof's business.
+thread of the block. What the copy engine sends to a tensor has to be written by threads: no kernel
+sends what was brought unchanged. That the write is also finished and visible is the race proof's
+business.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.kernel.async_ops import BulkLoad, BulkStore
 from tilewright.kernel.ops import Loop, Mode
 from tilewright.lower.obligations.accesses import Access, memory, overlap, points, shape_of
 from tilewright.lower.obligations.bulk_unwritten import (
@@ -52,10 +55,16 @@ def unwritten_reads(program: Program, found: Sequence[Access]) -> Iterator[Oblig
         writes = [_Write(a, points(program, a, ())) for a in own if a.writes]
         over = _overwriting(program, name, found)
         for read in (a for a in own if not a.writes and not _left_to_others(program, own, a)):
+            able = [w for w in writes if _may_fill(w, read)]
             result = attempt(
-                program.world, lambda r=read, w=writes, o=over: _written(program, r, w, o)
+                program.world, lambda r=read, w=able, o=over: _written(program, r, w, o)
             )
             yield Obligation(Kind.UNWRITTEN, name, result, read.span, read.label)
+
+
+def _may_fill(write: _Write, read: Access) -> bool:
+    sent = isinstance(read.site.statement, BulkStore)
+    return not (sent and isinstance(write.access.site.statement, BulkLoad))
 
 
 def _left_to_others(program: Program, own: Sequence[Access], read: Access) -> bool:
