@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.base.diagnostics import CallError, DTypeError, ShapeError
 from tilewright.driver.fused import CompiledFusion, Scheduled, compile_fusion
 from tilewright.driver.fused_run import FusedRunner, Inputs, StartedFusion
-from tilewright.driver.launch import device_target, remember
+from tilewright.driver.launch import device_target, recall, remember
 from tilewright.fusion import ops
 from tilewright.fusion.access import dense
 from tilewright.fusion.definition import Definition, Tensor
@@ -56,7 +56,7 @@ class FusionDefinition(Definition):
         are aliased to an input are written there instead. `target` names the simulated target.
         """
         seen = glance(inputs)
-        started = self._started.get(seen[0]) if seen else None
+        started = recall(self._started, seen[0]) if seen else None
         if seen and started:
             return started(inputs, seen[1])
         given = self._look_at(inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,25 +87,30 @@ class KnownCalls:
         seen = glance(arguments, self._grain)
         if seen is None:
             return False
-        try:
-            found = self._known.get(seen[0])
-        except TypeError:  # a library whose shapes are lists
-            return False
+        found = recall(self._known, seen[0])
         return found is not None and found(seen[1])
 
     def add(self, arguments: Sequence[Any], started: Started | None) -> None:
         """Remember how to launch calls such as this one."""
         seen = glance(arguments, self._grain)
         if seen is not None and started is not None:
-            with suppress(TypeError):
-                remember(self._known, seen[0], started)
+            remember(self._known, seen[0], started)
+
+
+def recall(known: Mapping[object, _Value], key: object) -> _Value | None:
+    """The value that was kept by a key; some libraries' shapes or types cannot be keys."""
+    try:
+        return known.get(key)
+    except TypeError:
+        return None
 
 
 def remember(known: dict[object, _Value], key: object, value: _Value) -> None:
-    """Keep a value by its key; where there are many by now, the others are forgotten."""
+    """Keep a value by its key, if it can be one; where there are many, forget the others."""
     if len(known) >= MOST_LAUNCHES:
         known.clear()
-    known[key] = value
+    with suppress(TypeError):
+        known[key] = value
 
 
 class BoundCall:

@@ -109,14 +109,16 @@ def stream_reader() -> Callable[[int], int]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCalls:
-    """The two driver calls of each launch, by `ctypes`: a quarter of what the bindings take.
+    """The driver calls of each launch, by `ctypes`: a quarter of what the bindings take.
 
     `launch` takes the addresses of a configuration and of the parameters' addresses, with the
-    kernel between them; `context` writes the current context to an address.
+    kernel between them; `context` writes the current context to an address; `graph` takes an
+    executable graph and a stream.
     """
 
     launch: Callable[[int, int, int, None], int]
     context: Callable[[Any], int]
+    graph: Callable[[int, int], int]
 
 
 @cache
@@ -124,9 +126,11 @@ def launch_calls() -> LaunchCalls:
     load_driver()
     library = ctypes.CDLL("libcuda.so.1")
     launch, context = library.cuLaunchKernelEx, library.cuCtxGetCurrent
+    graph = library.cuGraphLaunch
     launch.argtypes = (ctypes.c_void_p,) * 4
     context.argtypes = (ctypes.c_void_p,)
-    return LaunchCalls(launch, context)
+    graph.argtypes = (ctypes.c_void_p,) * 2
+    return LaunchCalls(launch, context, graph)
 
 
 # ---------------------------------------------------------------- modules
