@@ -90,12 +90,16 @@ def test_warpgroups_take_turns_with_every_proof(tmp_path: Path) -> None:
 
 
 def test_blocks_share_terms_with_every_proof(tmp_path: Path) -> None:
-    tour, schedule, _, shared, _ = blocks("README.md", "python")
+    tour, schedule, _, shared, streamed, _ = blocks("README.md", "python")
     compiled = run(tour + schedule + shared, tmp_path)["compiled"]
     assert isinstance(compiled, CompiledKernel)
     assert compiled.compilation.kernel.cluster == 4
     assert all(isinstance(o.result, Proved) for o in compiled.proofs)
     assert "K = 256*step[4] + 64*part[4] + tile[64]" in compiled.explain()
+    compiled = run(tour + schedule + streamed, tmp_path)["compiled"]
+    assert isinstance(compiled, CompiledKernel)
+    assert all(isinstance(o.result, Proved) for o in compiled.proofs)
+    assert "5 blocks share the 32 steps of 2 tiles, 7 each" in compiled.explain()
 
 
 def test_the_fusion_gives_what_numpy_gives(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(launch, "load_driver", lambda: fake)
     monkeypatch.setattr(launch, "launch_calls", lambda: fake)
+    monkeypatch.setattr(launch, "as_graph", lambda plain, _record, _context: plain)
     return fake
 
 

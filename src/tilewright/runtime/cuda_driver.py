@@ -113,12 +113,13 @@ class LaunchCalls:
 
     `launch` takes the addresses of a configuration and of the parameters' addresses, with the
     kernel between them; `context` writes the current context to an address; `graph` takes an
-    executable graph and a stream.
+    executable graph and a stream, `capturing` a stream and an address for its state.
     """
 
     launch: Callable[[int, int, int, None], int]
     context: Callable[[Any], int]
     graph: Callable[[int, int], int]
+    capturing: Callable[[int, int], int]
 
 
 @cache
@@ -126,11 +127,11 @@ def launch_calls() -> LaunchCalls:
     load_driver()
     library = ctypes.CDLL("libcuda.so.1")
     launch, context = library.cuLaunchKernelEx, library.cuCtxGetCurrent
-    graph = library.cuGraphLaunch
+    graph, capturing = library.cuGraphLaunch, library.cuStreamIsCapturing
     launch.argtypes = (ctypes.c_void_p,) * 4
     context.argtypes = (ctypes.c_void_p,)
-    graph.argtypes = (ctypes.c_void_p,) * 2
-    return LaunchCalls(launch, context, graph)
+    graph.argtypes = capturing.argtypes = (ctypes.c_void_p,) * 2
+    return LaunchCalls(launch, context, graph, capturing)
 
 
 # ---------------------------------------------------------------- modules

@@ -9,71 +9,76 @@ from typing import Any
 from weakref import finalize
 
 from tilewright.base.diagnostics import ToolchainError
-from tilewright.runtime.cuda_driver import (
-    checked,
-    device_count,
-    launch_calls,
-    load_driver,
-    primary_context,
-)
+from tilewright.runtime.cuda_driver import checked, device_count, launch_calls, load_driver
 
 Start = Callable[[int], None]
 
 
-def as_graph(start: Start, device: int) -> Start:
-    """`start` as a graph; as it is, where the driver makes none (while it captures, say).
+def as_graph(plain: Start, record: Start, context: Any) -> Start:
+    """What `record` launches in a context, as a graph; `plain`, where the driver makes none.
 
-    Launches of one graph follow one another, on whatever streams they are. With several devices
-    the thread's current one is looked at first, which costs another half a microsecond.
+    Both take a stream. A graph cannot become part of another one: streams that are captured get
+    the plain launch. Launches of one graph follow one another, on whatever streams they are.
     """
     try:
-        return GraphStart(start, device)
+        return GraphStart(plain, record, context)
     except ToolchainError:
-        return start
+        return plain
 
 
 class GraphStart:
-    """A recorded launch. Threads may share it; it takes the stream."""
+    """A recorded launch. Threads may share it; it takes the stream.
 
-    __slots__ = ("__weakref__", "_context", "_current", "_graph", "_launch", "_lock", "_plain")
+    Where there are several devices the thread's current one is looked at first.
+    """
 
-    def __init__(self, start: Start, device: int) -> None:
-        self._plain = start
-        self._launch, self._current = launch_calls().graph, launch_calls().context
-        self._context = int(primary_context(device)) if device_count() > 1 else 0
-        executable = _recorded(start, device)
-        self._graph = int(executable)
+    __slots__ = (
+        "__weakref__", "_capturing", "_context", "_current", "_found", "_graph", "_launch", "_lock",
+        "_place", "_plain", "_record",
+    )  # fmt: skip
+
+    def __init__(self, plain: Start, record: Start, context: Any) -> None:
+        calls = launch_calls()
+        self._plain = plain
+        self._record = record  # with memory that the graph uses
+        self._launch, self._capturing, self._current = calls.graph, calls.capturing, calls.context
+        self._context = int(context) if device_count() > 1 else 0
+        self._found = ctypes.c_uint64()  # what the driver writes to `_place`
+        self._place = ctypes.addressof(self._found)
         self._lock = Lock()  # a graph is no thread's own
+        executable = _recorded(record, context)
+        self._graph = int(executable)
         release = finalize(self, load_driver().cuGraphExecDestroy, executable)
         release.atexit = False  # the driver may be gone by then
 
     def __call__(self, stream: int) -> None:
-        if self._context and not self._is_current():
-            self._plain(stream)
-            return
         with self._lock:
-            status = self._launch(self._graph, stream)
-        if status:  # no context is current, or something is wrong: the plain way finds out
+            started = self._is_free(stream) and not self._launch(self._graph, stream)
+        if not started:  # the plain way also finds out what is wrong, if something is
             self._plain(stream)
 
-    def _is_current(self) -> bool:
-        found = ctypes.c_void_p()
-        self._current(ctypes.addressof(found))
-        return found.value == self._context
+    def _is_free(self, stream: int) -> bool:
+        """Whether the stream takes a graph, and belongs to the kernel's context."""
+        if self._context:
+            self._current(self._place)
+            if self._found.value != self._context:
+                return False
+        self._found.value = 0
+        return not self._capturing(stream, self._place) and not self._found.value
 
 
-def _recorded(start: Start, device: int) -> Any:
-    """The executable graph of what `start` launches."""
+def _recorded(record: Start, context: Any) -> Any:
+    """The executable graph of what `record` launches."""
     driver = load_driver()
-    checked(driver, driver.cuCtxPushCurrent(primary_context(device)))
+    checked(driver, driver.cuCtxPushCurrent(context))
     try:
-        blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        stream = checked(driver, driver.cuStreamCreate(blocking))
+        own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        stream = checked(driver, driver.cuStreamCreate(own))
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         try:
             checked(driver, driver.cuStreamBeginCapture(stream, mode))
             try:
-                start(int(stream))
+                record(int(stream))
             finally:
                 graph = checked(driver, driver.cuStreamEndCapture(stream))
             try:

@@ -18,6 +18,7 @@ from tilewright.kernel.declared import Interface
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
 from tilewright.runtime.exchanges import Exchanges
+from tilewright.runtime.graphs import as_graph
 from tilewright.runtime.tensor_maps import (
     MAP_ALIGN,
     MAP_FORMAT,
@@ -122,6 +123,11 @@ class Starter:
         self._function = int(module.function)
         self._context = int(module.context)
 
+    @property
+    def context(self) -> Any:
+        """Of the module's device."""
+        return self._module.context
+
     def start(self, frame: Frame) -> None:
         """Launch. The thread's current device may be another one, and stays so."""
         _, configuration, parameters, context, place, _ = frame
@@ -158,7 +164,15 @@ def fixed_start(
             exchanges.write(frame[0], stream)
         begin(frame)
 
-    return start
+    def record(stream: int) -> None:
+        frame = Frame.of(template, offsets)
+        pack(frame[0], STREAM, stream)
+        if own is not None:
+            own(frame[0])
+        begin(frame)
+
+    own = None if exchanges is None else exchanges.alone()
+    return as_graph(start, record, starter.context)
 
 
 class BoundLaunch:
