@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tilewright.base.diagnostics import LegalityError
@@ -22,7 +20,7 @@ kernel pair target sm_90a warps 1x32 grid [2]
   reg other: f32[8]
   decode block -> b: 2
   decode lane -> l: 32
-  for i < 8: mine[i] = index(l + 32*b): f32
+  for i < 8: mine[i] = f32(index(l + 32*b): i32)
   for p < 2: deposit 4 left[4*p] = mine[4*p]
   announce left
   await left of block 1 - b  // the other one's
@@ -60,7 +58,7 @@ def test_each_rule_refuses(rule: str, old: str, new: str, message: str) -> None:
     assert PAIR.count(old) == 1
     with pytest.raises(LegalityError, match=message) as caught:
         check(parse_kernel(PAIR.replace(old, new)), SM_90A)
-    assert re.search(rf"rule {rule}\b|{rule}", str(caught.value))
+    assert caught.value.diagnostic.message.startswith(f"{rule}: ")
 
 
 def test_every_rule_has_a_kernel_that_breaks_it() -> None:

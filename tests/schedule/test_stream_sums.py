@@ -337,7 +337,7 @@ kernel pair target sm_90a warps 1x32 grid [2]
   reg other: f32[4]
   decode block -> b: 2
   decode lane -> l: 32
-  for i < 4: mine[i] = index(l + 32*b): f32
+  for i < 4: mine[i] = f32(index(l + 32*b): i32)
   await left of block 1 - b
   deposit 4 left[0] = mine[0]
   announce left
