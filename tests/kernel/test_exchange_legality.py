@@ -46,7 +46,7 @@ EDITS: list[tuple[str, str, str, str]] = [
     ("exchange", "await left of block 1 - b", "await left of block 2 - b",
      r"block 1\.\.2 of a grid of 2"),
     ("collect", "  await left of block 1 - b  // the other one's\n", "",
-     r"left of block 1 - b is collected before it is awaited"),
+     r"left of block .* is collected before it is awaited"),
     ("collect", "await left of block 1 - b", "await left of block b", "before it is awaited"),
     ("collect", "  await left of block 1 - b  // the other one's\n",
      "  if b < 1:\n    await left of block 1 - b\n", "before it is awaited"),
