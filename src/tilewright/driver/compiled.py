@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tilewright.driver.call import read_call
 from tilewright.driver.compile import Compilation
-from tilewright.driver.launch import KnownCalls, Launcher
 from tilewright.lang.program import Program
 from tilewright.target.model import Target
 
 if TYPE_CHECKING:
-    from tilewright.driver.launch import SimulationResult
+    from tilewright.driver.call import Call
+    from tilewright.driver.launch import KnownCalls, Launcher, SimulationResult
     from tilewright.poly.results import Obligation
 
 
@@ -64,10 +63,14 @@ class CompiledKernel:
 
     @cached_property
     def launcher(self) -> Launcher:
+        from tilewright.driver.launch import Launcher  # compiling alone needs no more
+
         return Launcher(self.compilation)
 
     @cached_property
     def _known(self) -> KnownCalls:
+        from tilewright.driver.launch import KnownCalls
+
         return KnownCalls(self.launcher.grain)
 
     def __call__(self, *arguments: Any, **named: Any) -> SimulationResult | None:
@@ -77,7 +80,7 @@ class CompiledKernel:
         """
         if not named and self._known.start(arguments):
             return None
-        call = read_call(self.program, arguments, named)
+        call = self._read(arguments, named)
         result = self.launcher.run(call)
         if not named:
             self._known.add(arguments, self.launcher.started(call))
@@ -89,4 +92,9 @@ class CompiledKernel:
         Tensors are checked once, here, and kept alive. A launch then costs about a microsecond
         of Python; it takes the address of a CUDA stream, by default the current one.
         """
-        return self.launcher.bind(read_call(self.program, arguments, named))
+        return self.launcher.bind(self._read(arguments, named))
+
+    def _read(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
+        from tilewright.driver.call import read_call
+
+        return read_call(self.program, arguments, named)
