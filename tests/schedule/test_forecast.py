@@ -73,6 +73,15 @@ def test_warp_roles_are_told() -> None:
     assert one.consumers == 2
 
 
+def test_shared_steps_are_told() -> None:
+    tiles = [tw.WorkgroupConstraint(M, 128, 0), tw.WorkgroupConstraint(N, 256, 1)]
+    tiles = [*tiles, tw.TilingConstraint(K, 64), tw.HardwareConstraint(stream_k=(5, 13))]
+    found = predicted(product(tiles), {M: 1280, N: 1280, K: 8192})
+    assert found is not None
+    assert (found.candidate.stream, found.candidate.persistent) == ((5, 13), False)
+    assert "5 tiles by 13 blocks" in found.reason
+
+
 def test_options_of_warp_roles_are_told() -> None:
     tiles = [tw.WorkgroupConstraint(M, 128, 0), tw.WorkgroupConstraint(N, 128, 1)]
     tiles = [*tiles, tw.TilingConstraint(K, 64)]

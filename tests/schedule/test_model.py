@@ -20,6 +20,7 @@ from tilewright.schedule.model import (
     predict,
     rank,
     raster_group,
+    shares,
 )
 from tilewright.target.amd import GFX942
 from tilewright.target.model import Scope
@@ -155,6 +156,57 @@ def test_split_plans_rank_as_measured(problem: Problem) -> None:
     assert predicted == sorted(predicted)
     for (measured, *_), seconds in zip(SPLIT[problem], predicted, strict=True):
         assert 0.7 < seconds * 1e6 / measured < 1.3
+
+
+# The same where blocks share steps through global memory: tile, then tiles and blocks of a group.
+STREAM = {
+    Problem(1280, 1280, 8192): [
+        (51.7, 128, 256, (5, 13)), (54.7, 128, 192, (7, 13)), (57.7, 128, 128, (10, 13)),
+        (80.3, 64, 128, (20, 13)),
+    ],
+    Problem(512, 512, 16384): [
+        (29.6, 128, 128, (1, 8)), (30.8, 64, 128, (1, 4)), (37.1, 128, 192, (1, 11)),
+        (44.3, 128, 256, (1, 16)),
+    ],
+    Problem(1024, 1024, 8192): [(34.3, 128, 128, (1, 2)), (35.0, 128, 256, (1, 4)),
+                                (45.4, 128, 192, (4, 11))],
+    Problem(3072, 3072, 3072): [(90.8, 128, 256, (24, 11))],
+    Problem(2304, 2304, 4096): [(71.9, 128, 256, (5, 4)), (75.6, 128, 192, (18, 11)),
+                                (82.8, 128, 128, (27, 11))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", STREAM, ids=str)
+def test_shared_steps_rank_as_measured(problem: Problem) -> None:
+    predicted = [
+        predict(problem, Candidate(m, n, 64, 4, m // 64, stream=shares), SM_90A).seconds
+        for _, m, n, shares in STREAM[problem]
+    ]
+    assert predicted == sorted(predicted)
+    for (measured, *_), seconds in zip(STREAM[problem], predicted, strict=True):
+        assert 0.9 < seconds * 1e6 / measured < 1.1
+
+
+@pytest.mark.parametrize(("tiles", "steps", "blocks"), [
+    (50, 128, 132), (16, 256, 132), (4, 64, 132), (133, 8, 132), (500, 48, 132), (1, 1000, 132),
+    (3, 7, 8), (1, 1, 1),
+])  # fmt: skip
+def test_shares_are_the_best_of_all(tiles: int, steps: int, blocks: int) -> None:
+    """All groups of up to 16 blocks, tried one by one."""
+    found = shares(tiles, steps, blocks)
+    each = {
+        (count, sharers): -(-count * steps // sharers)
+        for sharers in range(1, min(16, blocks) + 1) for count in range(1, tiles + 1)
+        if -(-tiles // count) * sharers <= blocks
+    }  # fmt: skip
+    assert found is not None
+    assert each[found] == min(each.values())
+
+
+def test_many_tiles_are_not_shared() -> None:
+    assert shares(529, 64, 132) is None
+    large = candidates(Problem(8192, 8192, 8192), SM_90A)
+    assert not any(c.stream for c in large)
 
 
 def test_clusters_that_find_no_room_together_take_turns() -> None:

@@ -56,6 +56,7 @@ def _candidate(
     atom = target.atom(how.atom or "")
     roles = plan.roles
     parts = roles.parts if roles else 1
+    stream = roles.stream if roles else None
     consumers = roles.consumers if roles else max(1, plan.warps * plan.warp_size // WARPGROUP)
     made = Candidate(
         _tile(down),
@@ -64,9 +65,10 @@ def _candidate(
         plan.stages,
         consumers,
         plan.grid.cluster // parts,
-        any(plan.grid.place(leaf) is GridPlace.LOOP for leaf in plan.grid.order),
+        stream is None and any(plan.grid.place(leaf) is GridPlace.LOOP for leaf in plan.grid.order),
         _group(plan.grid, rows, target.multiprocessors),
         parts,
+        stream=None if stream is None else (stream.tiles, stream.blocks),
     )
     pingpong = roles is not None and roles.pingpong
     return made if atom is None else replace(made, scope=atom.scope, pingpong=pingpong)
