@@ -194,7 +194,7 @@ class DeviceMemory:
         checked(driver, driver.cuMemcpyDtoHAsync(pointer, self._pointer, self.size, stream))
         checked(driver, driver.cuStreamSynchronize(stream))
 
-    def fill(self, byte: int, stream: int = 0) -> None:
+    def fill(self, byte: int, stream: Any = 0) -> None:
         driver = load_driver()
         checked(driver, driver.cuMemsetD8Async(self._pointer, byte, self.size, stream))
 

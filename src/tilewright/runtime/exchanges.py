@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.kernel.declared import Interface, exchange_bytes
-from tilewright.runtime.cuda_driver import DeviceMemory, synchronize
+from tilewright.runtime.cuda_driver import DeviceMemory, checked, launch_calls, load_driver
 
 ATTRIBUTES = 40  # where the driver's CUlaunchConfig has a pointer to attributes, then their number
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, or none do
 _ATTRIBUTE = struct.Struct("I4xI60x")  # CUlaunchAttribute: which, and its value
+_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
 class Exchanges:
@@ -20,8 +21,7 @@ class Exchanges:
     all blocks run at once.
 
     Launches of one stream follow one another and share the memory; each other stream gets its
-    own at its first launch, which therefore cannot be captured into a graph. So do the launches of
-    a recorded graph: `alone` is theirs.
+    own, and so does each graph that launches are captured into.
     """
 
     __slots__ = ("_attribute", "_device", "_offsets", "_places", "_sizes")
@@ -32,20 +32,20 @@ class Exchanges:
         )
         self._offsets = tuple(offsets)
         self._device = device
-        self._places: dict[int, tuple[DeviceMemory, ...]] = {}
+        self._places: dict[tuple[str, int], tuple[DeviceMemory, ...]] = {}
         self._attribute = ctypes.create_string_buffer(_ATTRIBUTE.pack(_COOPERATIVE, 1))
 
     def write(self, buffer: Any, stream: int) -> None:
-        places = self._places.get(stream)
+        key = _order_of(stream)
+        places = self._places.get(key)
         if places is None:
-            places = self._places.setdefault(stream, self._allocated(stream))
+            places = self._places.setdefault(key, zeros(self._sizes, self._device))
         self._fill(buffer, places)
 
     def alone(self) -> Callable[[Any], None]:
-        """How to write memory that is ready on every stream into a launch's buffer. It lives as
-        long as what is returned."""
-        places = self._allocated(0)
-        synchronize(self._device)
+        """How to write memory of its own into a launch's buffer. It lives as long as what is
+        returned."""
+        places = zeros(self._sizes, self._device)
         return lambda buffer: self._fill(buffer, places)
 
     def _fill(self, buffer: Any, places: Sequence[DeviceMemory]) -> None:
@@ -53,9 +53,33 @@ class Exchanges:
         for offset, memory in zip(self._offsets, places, strict=True):
             struct.pack_into("P", buffer, offset, memory.pointer)
 
-    def _allocated(self, stream: int) -> tuple[DeviceMemory, ...]:
-        """New memory, its flags zero."""
-        places = tuple(DeviceMemory(size, self._device) for size in self._sizes)
-        for memory in places:
-            memory.fill(0, stream)
-        return places
+
+def _order_of(stream: int) -> tuple[str, int]:
+    """What the stream's launches follow one another in: the stream, or the graph it is captured
+    into."""
+    state = ctypes.c_uint64(0)
+    launch_calls().capturing(stream, ctypes.addressof(state))
+    if state.value != _CAPTURING:
+        return "stream", stream
+    driver = load_driver()
+    return "capture", int(checked(driver, driver.cuStreamGetCaptureInfo(stream))[1])
+
+
+def zeros(sizes: Sequence[int], device: int) -> tuple[DeviceMemory, ...]:
+    """New memory of zeros, ready on every stream; also while streams are captured."""
+    driver = load_driver()
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = checked(driver, driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        places = tuple(DeviceMemory(size, device) for size in sizes)
+        own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        stream = checked(driver, driver.cuStreamCreate(own))
+        try:
+            for memory in places:
+                memory.fill(0, stream)
+            checked(driver, driver.cuStreamSynchronize(stream))
+        finally:
+            driver.cuStreamDestroy(stream)
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+    return places
