@@ -30,6 +30,8 @@ def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     share, span = b.share, op.span
     if share is None:
         raise ValueError("no block shares steps with others")
+    if not share.stream.parts_tiles:
+        return sums
     exchange = Exchange(b.name("sums_left"), sums.dtype, prod(sums.shape), span)
     b.exchanges.append(exchange)
     width = EXCHANGE_PIECE // sums.dtype.bytes

@@ -173,20 +173,26 @@ class _Exchanged:
         message = f"what thread {thread} of block {block} {words}"
         return Refuted(message, Witness((block, thread), point.symbols))
 
-    def _early(self, visit: _Visits) -> Refuted | None:
-        """A wait of a thread that has yet to announce its own deposit."""
+    def _early(self, visit: _Visits) -> Refuted | Unknown | None:
+        """A wait of a thread that has yet to announce its own deposit; or, as threads of a block
+        may wait for one another too, before another thread of the block announces its own."""
         told = self.announced
         dims, guard, names = renamed(told.where, OTHER)
-        rows = (
-            *visit.where.guard, *guard, equal(visit.block, told.block.substitute(names)),
-            equal(visit.thread, told.thread.substitute(names)),
-        )  # fmt: skip
+        rows = (*visit.where.guard, *guard, equal(visit.block, told.block.substitute(names)))
+        own = equal(visit.thread, told.thread.substitute(names))
+        every = (*visit.where.dims, *dims)
         for order in _before(visit.site, told.site):
-            point = find(self.program.world, (*visit.where.dims, *dims), (*rows, *order))
-            if point is not None:
-                block = visit.block.evaluate(point.bindings())
-                text = f"block {block} waits for another's deposit before it announces its own"
-                return Refuted(text, Witness((block,), point.symbols, (point.values,)))
+            if find(self.program.world, every, (*rows, *order)) is None:
+                continue
+            point = find(self.program.world, every, (*rows, own, *order))
+            if point is None:
+                return Unknown(
+                    f"a thread waits for what {self.declared.name} gets from another block before "
+                    "all threads of its own block have announced theirs"
+                )
+            block = visit.block.evaluate(point.bindings())
+            text = f"block {block} waits for another's deposit before it announces its own"
+            return Refuted(text, Witness((block,), point.symbols, (point.values,)))
         return None
 
 
