@@ -44,7 +44,7 @@ def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     b.emit(If((less(share.count(0), 0),), (deposit, Announce(exchange.name, span))))
     b.owned = len(b.scopes[0].body), share.owns
     room = roles.consumer_registers - prod(sums.shape) - SCRATCH
-    _take(b, exchange, sums, share, min(MOST_TAKEN, max(EXCHANGE_PIECE, room)))
+    _take(b, exchange, sums, share, min(MOST_TAKEN, max(width, room)))
     return sums
 
 

@@ -194,9 +194,11 @@ class DeviceMemory:
         checked(driver, driver.cuMemcpyDtoHAsync(pointer, self._pointer, self.size, stream))
         checked(driver, driver.cuStreamSynchronize(stream))
 
-    def fill(self, byte: int, stream: int = 0) -> None:
+    def fill(self, byte: int, stream: int = 0, count: int | None = None) -> None:
+        """Set all bytes, or the first `count`, in turn with the work of the stream."""
         driver = load_driver()
-        checked(driver, driver.cuMemsetD8Async(self._pointer, byte, self.size, stream))
+        size = self.size if count is None else count
+        checked(driver, driver.cuMemsetD8Async(self._pointer, byte, size, stream))
 
     def free(self) -> None:
         self.pointer = 0

@@ -5,40 +5,71 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from math import prod
+from threading import get_ident
 from typing import Any
 
-from tilewright.kernel.declared import Interface, exchange_bytes
-from tilewright.runtime.cuda_driver import DeviceMemory, synchronize
+from tilewright.kernel.declared import Exchange, Interface, exchange_bytes, exchange_flags
+from tilewright.runtime.cuda_driver import (
+    DeviceMemory,
+    checked,
+    launch_calls,
+    load_driver,
+    primary_context,
+    synchronize,
+)
 
 ATTRIBUTES = 40  # where the driver's CUlaunchConfig has a pointer to attributes, then their number
+OF_THE_THREAD = 2  # CU_STREAM_PER_THREAD: one handle for another stream in each thread
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, or none do
 _ATTRIBUTE = struct.Struct("I4xI60x")  # CUlaunchAttribute: which, and its value
 
 
 class Exchanges:
-    """The exchanges of a kernel, written into a launch's buffer: their memory and the demand that
-    all blocks run at once.
+    """The exchanges of a kernel on a device, written into a launch's buffer: their memory and the
+    demand that all blocks run at once. All launches of the kernel share it.
 
     Launches of one stream follow one another and share the memory; each other stream gets its
-    own at its first launch, which therefore cannot be captured into a graph. So do the launches of
-    a recorded graph: `alone` is theirs.
+    own at its first launch. A graph's launches may run beside those: each launch that a stream
+    captures gets memory of its own, kept as long as this object, and `alone` is for a recorded one.
     """
 
-    __slots__ = ("_attribute", "_device", "_offsets", "_places", "_sizes")
+    __slots__ = (
+        "_attribute",
+        "_captured",
+        "_capturing",
+        "_device",
+        "_flags",
+        "_offsets",
+        "_places",
+        "_sizes",
+    )  # fmt: skip
 
-    def __init__(self, kernel: Interface, blocks: int, offsets: Sequence[int], device: int) -> None:
-        self._sizes = tuple(
-            exchange_bytes(e, blocks, kernel.warps, kernel.threads) for e in kernel.exchanges
-        )
+    def __init__(self, kernel: Interface, offsets: Sequence[int], device: int) -> None:
+        """`offsets`: where the pointer to each exchange lies in a launch's buffer, in bytes."""
+        blocks = prod(e.const for e in kernel.grid)
+
+        def size(exchange: Exchange) -> int:
+            return exchange_bytes(exchange, blocks, kernel.warps, kernel.threads)
+
+        self._sizes = tuple(size(e) for e in kernel.exchanges)
+        self._flags = exchange_flags(blocks, kernel.warps)
         self._offsets = tuple(offsets)
         self._device = device
-        self._places: dict[int, tuple[DeviceMemory, ...]] = {}
+        self._places: dict[object, tuple[DeviceMemory, ...]] = {}
+        self._captured: list[tuple[DeviceMemory, ...]] = []
+        self._capturing = launch_calls().capturing
         self._attribute = ctypes.create_string_buffer(_ATTRIBUTE.pack(_COOPERATIVE, 1))
 
     def write(self, buffer: Any, stream: int) -> None:
-        places = self._places.get(stream)
-        if places is None:
-            places = self._places.setdefault(stream, self._allocated(stream))
+        """Write what a launch on the stream needs into its buffer."""
+        if self._is_captured(stream):
+            places = self._allocated(stream)
+            self._captured.append(places)
+        else:
+            key = (stream, get_ident()) if stream == OF_THE_THREAD else stream
+            found = self._places.get(key)
+            places = found or self._places.setdefault(key, self._allocated(stream))
         self._fill(buffer, places)
 
     def alone(self) -> Callable[[Any], None]:
@@ -48,14 +79,32 @@ class Exchanges:
         synchronize(self._device)
         return lambda buffer: self._fill(buffer, places)
 
+    def _is_captured(self, stream: int) -> bool:
+        state = ctypes.c_uint64()
+        return not self._capturing(stream, ctypes.addressof(state)) and state.value != 0
+
     def _fill(self, buffer: Any, places: Sequence[DeviceMemory]) -> None:
         struct.pack_into("PI", buffer, ATTRIBUTES, ctypes.addressof(self._attribute), 1)
         for offset, memory in zip(self._offsets, places, strict=True):
             struct.pack_into("P", buffer, offset, memory.pointer)
 
     def _allocated(self, stream: int) -> tuple[DeviceMemory, ...]:
-        """New memory, its flags zero."""
-        places = tuple(DeviceMemory(size, self._device) for size in self._sizes)
-        for memory in places:
-            memory.fill(0, stream)
+        """New memory, its flags zero for what comes next on the stream.
+
+        The thread's current device stays. Allocations are allowed while a stream is captured: they
+        are no part of the graph, setting the flags is.
+        """
+        driver = load_driver()
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        checked(driver, driver.cuCtxPushCurrent(primary_context(self._device)))
+        try:
+            before = checked(driver, driver.cuThreadExchangeStreamCaptureMode(relaxed))
+            try:
+                places = tuple(DeviceMemory(size, self._device) for size in self._sizes)
+            finally:
+                checked(driver, driver.cuThreadExchangeStreamCaptureMode(before))
+            for memory in places:
+                memory.fill(0, stream, self._flags)
+        finally:
+            driver.cuCtxPopCurrent()
         return places
