@@ -281,3 +281,38 @@ def test_warps_that_wait_at_a_barrier_for_those_that_wait_for_other_blocks() -> 
     assert "before all threads of its own block have announced theirs" in unknown.reason
     with pytest.raises(TilewrightError, match="deadlock"):
         simulate(kernel, SM_90A, {"y": np.full((2, 384), np.nan, np.float32)}, {})
+
+
+TWO_EXCHANGES = """
+kernel pair target sm_90a warps 1x32 grid [2]
+  out y: f32[2, 128] strides [128, 1] align 16
+  exchange left: f32 count 4
+  exchange right: f32 count 4
+  reg mine: f32[4]
+  reg other: f32[4]
+  decode block -> b: 2
+  decode lane -> l: 32
+  for i < 4: mine[i] = f32(index(l + 32*b): i32)
+  for i < 4: other[i] = 0.0:f32
+  if b == 1:
+    await left of block 0
+    collect 4 other[0] = left[0] of block 0
+    deposit 4 right[0] = mine[0]
+    announce right
+  if b == 0:
+    await right of block 1
+    collect 4 other[0] = right[0] of block 1
+    deposit 4 left[0] = mine[0]
+    announce left
+  store 4 y[b, 4*l] = other[0]
+"""
+
+
+def test_two_blocks_that_wait_in_one_exchange_before_they_announce_in_another() -> None:
+    kernel = parse_kernel(TWO_EXCHANGES.strip())
+    reasons = [o.result.reason for o in verify(kernel, SM_90A) if isinstance(o.result, Unknown)]
+    text = "a thread waits for what {} gets from another block before all threads of its own block "
+    text += "have announced theirs in {}"
+    assert reasons == [text.format("left", "right"), text.format("right", "left")]
+    with pytest.raises(TilewrightError, match="deadlock"):
+        simulate(kernel, SM_90A, {"y": np.full((2, 128), np.nan, np.float32)}, {})
