@@ -207,6 +207,31 @@ def test_what_cannot_be_shared_is_refused(
     assert "hardware = tw.HardwareConstraint(stream_k=shares" in str(caught.value)
 
 
+def test_tiles_of_which_data_says_what_they_have_are_refused() -> None:
+    rows, groups = tw.sym.T, tw.sym.E
+
+    @tw.kernel([
+        tw.WorkgroupConstraint(rows, 64, 0), tw.WorkgroupConstraint(N, 64, 1),
+        tw.TilingConstraint(K, 64), tw.HardwareConstraint(stream_k=(2, 3)),
+    ])  # fmt: skip
+    def grouped(
+        x: tw.Memory[rows, K, tw.GLOBAL, tw.bf16],
+        w: tw.Memory[groups, N, K, tw.GLOBAL, tw.bf16],
+        ends: tw.Memory[groups, tw.GLOBAL, tw.i32],
+        y: tw.Memory[rows, N, tw.GLOBAL, tw.bf16],
+    ):
+        group = tw.group_of(rows, ends)
+
+        @tw.iterate(K, init_args=[tw.Register[rows, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(x), tw.gather(w, groups, group), acc)
+
+        tw.write(tw.cast(total, tw.bf16), y)
+
+    with pytest.raises(ConstraintError, match=r"data says what tiles .* neither shared nor paired"):
+        grouped.compile("sm_90a", {rows: 256, N: 64, K: 320, groups: 3})
+
+
 def test_open_sizes_are_refused() -> None:
     with pytest.raises(ConstraintError, match="number of tiles, or of their steps, is not known"):
         product((64, 64), (2, 3)).compile("sm_90a", {N: 128, K: 384}, multiples={"M": 8})

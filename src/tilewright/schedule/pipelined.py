@@ -106,7 +106,8 @@ def _plan(
     if parts > 1 and (hardware.cluster or 1) > 1:
         return "the blocks of a cluster load operands for each other"
     by_data = found.ragged or found.own_terms
-    if by_data is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
+    together = hardware.stream_k is not None or parts * (hardware.cluster or 1) > 1
+    if by_data is not None and (roles.pingpong or together):
         return f"data says what tiles {by_data.groups} has: they are neither shared nor paired"
     if found.ragged is not None:
         plain = _slots(plain, found.ragged, axes, graph)
