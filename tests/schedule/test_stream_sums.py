@@ -1,4 +1,4 @@
-"""Stream-K: blocks that share the steps of several tiles. Results, proofs, faults, refusals."""
+"""Stream-K: blocks that share the steps of several tiles. Results, proofs, refusals."""
 
 from __future__ import annotations
 
@@ -6,90 +6,35 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from streamed_products import BF16, K, M, N, compiled, drawn, product
 
 import tilewright as tw
 from tilewright import CompiledKernel
-from tilewright.base.diagnostics import ConstraintError, TilewrightError
+from tilewright.base.diagnostics import ConstraintError
 from tilewright.codegen.sim import simulate
-from tilewright.driver.axes import named_axes
 from tilewright.kernel.async_ops import (
-    Announce,
-    Await,
-    BulkLoad,
-    Collect,
     Deposit,
-    WarpgroupMma,
 )
-from tilewright.kernel.ops import Apply, Assign, Body, Const, If, RegRef, Statement, walk
+from tilewright.kernel.ops import walk
 from tilewright.kernel.parse import parse_kernel
-from tilewright.kernel.rewrite import rewrite, strip_spans
+from tilewright.kernel.rewrite import strip_spans
 from tilewright.kernel.text import print_kernel
-from tilewright.lower.obligations import verify
-from tilewright.poly.expr import Constraint, Expr, at_least, less
-from tilewright.poly.results import Proved, Refuted
+from tilewright.poly.results import Proved
 from tilewright.runtime.toolchain import compile_source
 from tilewright.schedule.schedule import Schedule, read_schedule
 from tilewright.target.nvidia import SM_90A
-
-M, N, K = tw.sym.M, tw.sym.N, tw.sym.K
-BF16 = ml_dtypes.bfloat16
-V = Expr.of
-
-
-def product(tile: tuple[int, int], shares: tuple[int, int], out: Any = tw.bf16, **more: Any) -> Any:
-    """c = a b^T, plus a row of x where the program has one."""
-    hardware = tw.HardwareConstraint(stream_k=shares, **more)
-
-    @tw.kernel([
-        tw.WorkgroupConstraint(M, tile[0], 0), tw.WorkgroupConstraint(N, tile[1], 1),
-        tw.TilingConstraint(K, 64), hardware,
-    ])  # fmt: skip
-    def gemm(
-        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
-        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
-        x: tw.Memory[N, tw.GLOBAL, tw.f32],
-        c: tw.Memory[M, N, tw.GLOBAL, out],
-    ):
-        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
-        def total(acc):
-            return tw.mma(tw.read(a), tw.read(b), acc)
-
-        total = tw.maximum(total, 0.0) + tw.read(x)
-        tw.write(total if out is tw.f32 else tw.cast(total, out), c)
-
-    return gemm
-
-
-@cache
-def compiled(
-    m: int, n: int, k: int, tile: tuple[int, int], shares: tuple[int, int]
-) -> CompiledKernel:
-    return product(tile, shares).compile("sm_90a", {M: m, N: n, K: k})
-
-
-def drawn(m: int, n: int, k: int) -> tuple[dict[str, Any], Any]:
-    """Whole numbers, whose sums are exact in any order; a poisoned output; and the result."""
-    rng = np.random.default_rng(3)
-    a, b = (rng.integers(-3, 4, s).astype(BF16) for s in ((m, k), (n, k)))
-    x = rng.integers(-9, 9, n).astype(np.float32)
-    wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T, 0) + x
-    return {"a": a, "b": b, "x": x, "c": np.full((m, n), np.nan, BF16)}, wanted.astype(BF16)
-
 
 CASES = [
     (128, 128, 384, (64, 64), (2, 3)),  # each tile by two blocks
     (128, 128, 384, (64, 64), (1, 4)),  # split-K through global memory, uneven: 6 steps by 4
     (64, 192, 256, (64, 64), (3, 2)),  # more tiles than blocks
     (128, 192, 320, (64, 64), (4, 7)),  # two groups, the last one of two tiles only
-    (72, 88, 136, (64, 64), (3, 4)),  # ragged everywhere
+    (72, 88, 136, (64, 64), (3, 5)),  # ragged everywhere
     (128, 256, 256, (128, 128), (2, 3)),  # two warpgroups share a tile
     (16, 128, 640, (16, 64), (2, 5)),  # N gives the rows
 ]  # fmt: skip
@@ -196,171 +141,50 @@ def test_what_the_device_runs_compiles(tile: tuple[int, int], shares: tuple[int,
     assert compile_source(made.source, SM_90A)
 
 
-# ---------------------------------------------------------------- faults
-
-Change = Callable[[Statement], Body]
-
-
-def without(kind: type[Statement]) -> Change:
-    return lambda s: () if isinstance(s, kind) else (s,)
-
-
-def changed(kind: type[Statement], make: Callable[[Any], Statement]) -> Change:
-    return lambda s: (make(s),) if isinstance(s, kind) else (s,)
-
-
-def where(found: Callable[[Any], bool], make: Callable[[Any], Body]) -> Change:
-    return lambda s: make(s) if found(s) else (s,)
+@pytest.mark.parametrize(
+    ("k", "shares"), [(320, (3, 1)), (320, (2, 2)), (64, (2, 3)), (64, (3, 2))]
+)
+def test_blocks_with_whole_tiles_exchange_nothing(k: int, shares: tuple[int, int]) -> None:
+    made = compiled(128, 192, k, (64, 64), shares)
+    assert made.compilation.kernel.exchanges == ()
+    assert all(isinstance(o.result, Proved) for o in made.proofs), made.proof_report()
+    arguments, wanted = drawn(128, 192, k)
+    simulate(made.compilation.kernel, SM_90A, arguments, {})
+    assert np.array_equal(arguments["c"].astype(np.float32), wanted.astype(np.float32))
 
 
-def adds(s: Statement) -> bool:
-    return isinstance(s, Assign) and isinstance(s.value, Apply) and s.dst.name.endswith("_acc")
+@pytest.mark.parametrize("reduced", [M, N])
+def test_an_epilogue_that_adds_up_rows_or_columns(reduced: Any) -> None:
+    """Of the sums of whole tiles: registers are cleared in a loop that both clear in."""
+    kept, m, n = (N, 64, 192) if reduced is M else (M, 192, 64)
 
+    @tw.kernel([
+        tw.WorkgroupConstraint(M, 64, 0), tw.WorkgroupConstraint(N, 64, 1),
+        tw.TilingConstraint(K, 64), tw.HardwareConstraint(stream_k=(3, 4)),
+    ])  # fmt: skip
+    def gemm(
+        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+        s: tw.Memory[kept, tw.GLOBAL, tw.f32],
+        c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
 
-def takes(s: Statement) -> bool:
-    """The guard under which an owner takes another block's sums."""
-    return isinstance(s, If) and any(isinstance(i, Await) for i in s.body)
+        tw.write(tw.sum(total, dim=reduced), s)
+        tw.write(tw.cast(total, tw.bf16), c)
 
-
-def leaves(s: Statement) -> bool:
-    return isinstance(s, If) and any(isinstance(i, Announce) for i in s.body)
-
-
-def multiplies(s: Statement) -> bool:
-    return isinstance(s, If) and any(isinstance(i, WarpgroupMma | BulkLoad) for i in s.body)
-
-
-def tightened(s: If) -> Body:
-    """One step less at the end."""
-    first, last = s.guard
-    return (replace(s, guard=(first, Constraint(last.expr - 1))),)
-
-
-def in_other_group(s: Any) -> Statement:
-    return replace(s, block=s.block.substitute({"group_block": V(1) - V("group_block")}))
-
-
-def zeroes(s: Statement) -> bool:
-    return isinstance(s, Assign) and isinstance(s.value, Const) and s.dst.name.endswith("_acc")
-
-
-def half(s: Assign) -> Body:
-    (name, count), *rest = s.over
-    return (replace(s, over=((name, count // 2), *rest)),)
-
-
-def again_in_each_step(s: Statement) -> Body:
-    if isinstance(s, If) and any(isinstance(i, WarpgroupMma) for i in s.body):
-        again = Assign((("r", 32),), RegRef("v6_acc", (V("r"),)), Const(0.0, tw.f32))
-        return (replace(s, body=(again, *s.body)),)
-    return (s,)
-
-
-# How the kernel is spoiled, the refutation's words, and the simulator's (empty: a wrong result).
-FAULTS: dict[str, tuple[Change, str, str]] = {
-    "nothing is announced": (without(Announce), "no block announces a deposit", "deadlock"),
-    "nobody waits": (without(Await), "is never awaited", "collected before it is awaited"),
-    "nothing is deposited": (without(Deposit), "never deposited", "nothing was deposited"),
-    "nothing is collected": (without(Collect), "read before anything assigns", "nothing has"),
-    "nothing is added": (where(adds, lambda s: ()), "is never counted into", ""),
-    "sums are added twice": (where(adds, lambda s: (s, s)), "more than once", ""),
-    "a block is left out": (
-        where(takes, lambda s: (replace(s, guard=(*s.guard, less("sharer", 6))),)),
-        "is never awaited", "is never awaited",
-    ),
-    "a block waits for itself": (
-        where(takes, lambda s: (replace(s, guard=(at_least(V("sharer") + "tile_sharer_block", 6),
-                                                  *s.guard[1:])),)),
-        "never announces in sums_left is awaited", "deadlock",
-    ),
-    "sums come from another group": (
-        lambda s: (in_other_group(s),) if isinstance(s, Await | Collect) else (s,),
-        "is loaded at M = 0 where M = 64 is wanted", "",
-    ),
-    "who does not own a tile writes it": (
-        where(lambda s: isinstance(s, If) and any(map(takes, walk(s.body))) and not takes(s)
-              and len(s.guard) == 1 and "role" not in s.guard[0].expr.variables(),
-              lambda s: s.body),
-        "is written more than once", "",
-    ),
-    "the deposit is announced first": (
-        where(leaves, lambda s: (replace(s, body=s.body[::-1]),)),
-        "comes after it is announced", "after it was announced",
-    ),
-    "registers change places": (
-        changed(Deposit, lambda s: replace(s, index=V(28) - s.index)), "is loaded at N =", "",
-    ),
-    "a tile begins with what registers held": (
-        where(zeroes, lambda s: ()), "goes on from the sum of another tile", "nothing has written",
-    ),
-    "half a tile does": (
-        where(zeroes, half), "goes on from the sum of another tile", "nothing has written",
-    ),
-    "sums are begun again in each step": (
-        again_in_each_step, "while a matrix instruction writes it", "matrix instruction",
-    ),
-    "each block leaves out its last step": (
-        where(multiplies, tightened), "is never counted into", "",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_refuted_and_simulated(fault: str) -> None:
-    """Two whole groups of 4 tiles and 7 blocks."""
-    m, n, k = 128, 256, 320
-    change, refutation, failure = FAULTS[fault]
-    made = compiled(m, n, k, (64, 64), (4, 7))
-    right = made.compilation.kernel
-    wrong = replace(right, body=rewrite(right.body, change))
-    assert wrong != right
-    proofs = verify(wrong, SM_90A, named_axes(made.compilation.graph))
-    refuted = [o.result.message for o in proofs if isinstance(o.result, Refuted)]
-    assert any(refutation in r for r in refuted), refuted
-    arguments, wanted = drawn(m, n, k)
-    if failure:
-        with pytest.raises(TilewrightError, match=failure):
-            simulate(wrong, SM_90A, arguments, {})
-        return
-    try:
-        simulate(wrong, SM_90A, arguments, {})
-    except TilewrightError:
-        return
-    assert not np.array_equal(arguments["c"].astype(np.float32), wanted.astype(np.float32))
-
-
-EACH_FOR_THE_OTHER = """
-kernel pair target sm_90a warps 1x32 grid [2]
-  out y: f32[2, 128] strides [128, 1] align 16
-  exchange left: f32 count 4
-  reg mine: f32[4]
-  reg other: f32[4]
-  decode block -> b: 2
-  decode lane -> l: 32
-  for i < 4: mine[i] = f32(index(l + 32*b): i32)
-  await left of block 1 - b
-  deposit 4 left[0] = mine[0]
-  announce left
-  collect 4 other[0] = left[0] of block 1 - b
-  store 4 y[b, 4*l] = other[0]
-"""
-
-
-def test_blocks_that_wait_before_they_announce_wait_for_ever() -> None:
-    lines = EACH_FOR_THE_OTHER.strip().split("\n")
-    wrong = parse_kernel("\n".join(lines))
-    proofs = verify(wrong, SM_90A)
-    refuted = [o.result.message for o in proofs if isinstance(o.result, Refuted)]
-    assert refuted == ["block 0 waits for another's deposit before it announces its own"]
-    y = np.full((2, 128), np.nan, np.float32)
-    with pytest.raises(TilewrightError, match="deadlock"):
-        simulate(wrong, SM_90A, {"y": y}, {})
-    await_ = next(i for i, line in enumerate(lines) if "await" in line)
-    lines.insert(await_ + 2, lines.pop(await_))
-    right = parse_kernel("\n".join(lines))
-    assert all(isinstance(o.result, Proved) for o in verify(right, SM_90A))
-    simulate(right, SM_90A, {"y": y}, {})
-    assert np.array_equal(y, np.repeat(np.arange(64).reshape(2, 32)[::-1], 4, axis=1))
+    made = gemm.compile("sm_90a", {M: m, N: n, K: 320})
+    assert made.compilation.kernel.exchanges
+    assert all(isinstance(o.result, Proved) for o in made.proofs), made.proof_report()
+    given, _ = drawn(m, n, 320)
+    given = {**given, "s": np.full(192, np.nan, np.float32)}
+    del given["x"]
+    simulate(made.compilation.kernel, SM_90A, given, {})
+    exact = given["a"].astype(np.float64) @ given["b"].astype(np.float64).T
+    assert np.array_equal(given["s"], exact.sum(0 if reduced is M else 1).astype(np.float32))
+    assert np.array_equal(given["c"].astype(np.float32), exact.astype(BF16).astype(np.float32))
 
 
 # ---------------------------------------------------------------- refusals
@@ -383,9 +207,74 @@ def test_what_cannot_be_shared_is_refused(
     assert "hardware = tw.HardwareConstraint(stream_k=shares" in str(caught.value)
 
 
+def test_tiles_of_which_data_says_what_they_have_are_refused() -> None:
+    rows, groups = tw.sym.T, tw.sym.E
+
+    @tw.kernel([
+        tw.WorkgroupConstraint(rows, 64, 0), tw.WorkgroupConstraint(N, 64, 1),
+        tw.TilingConstraint(K, 64), tw.HardwareConstraint(stream_k=(2, 3)),
+    ])  # fmt: skip
+    def grouped(
+        x: tw.Memory[rows, K, tw.GLOBAL, tw.bf16],
+        w: tw.Memory[groups, N, K, tw.GLOBAL, tw.bf16],
+        ends: tw.Memory[groups, tw.GLOBAL, tw.i32],
+        y: tw.Memory[rows, N, tw.GLOBAL, tw.bf16],
+    ):
+        group = tw.group_of(rows, ends)
+
+        @tw.iterate(K, init_args=[tw.Register[rows, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(x), tw.gather(w, groups, group), acc)
+
+        tw.write(tw.cast(total, tw.bf16), y)
+
+    with pytest.raises(ConstraintError, match=r"data says what tiles .* neither shared nor paired"):
+        grouped.compile("sm_90a", {rows: 256, N: 64, K: 320, groups: 3})
+
+
 def test_open_sizes_are_refused() -> None:
     with pytest.raises(ConstraintError, match="number of tiles, or of their steps, is not known"):
         product((64, 64), (2, 3)).compile("sm_90a", {N: 128, K: 384}, multiples={"M": 8})
+
+
+def scheduled(make: Callable[[Schedule], Schedule]) -> CompiledKernel:
+    """192 by 192 elements, by a schedule by hand."""
+
+    @tw.kernel([])
+    def gemm(
+        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+        c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+    ):
+        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+        def total(acc):
+            return tw.mma(tw.read(a), tw.read(b), acc)
+
+        tw.write(tw.cast(total, tw.bf16), c)
+
+    return gemm.compile("sm_90a", {M: 192, N: 192, K: 320}, schedule=make)
+
+
+def test_tiles_that_do_not_exist_are_refused_between_those_that_do() -> None:
+    def edge(s: Schedule) -> Schedule:
+        s = s.split("M", 64, "mo", "mi").split("N", 64, "no", "ni").split("K", 64, "ko", "ki")
+        return s.swizzle("mo", "no", 2).stream(12, 7)
+
+    with pytest.raises(ConstraintError, match="2 does not divide the tiles of M: turns are empty"):
+        scheduled(edge)
+
+
+def test_an_output_without_tiles_is_refused() -> None:
+    with pytest.raises(ConstraintError, match="the output is not divided into tiles"):
+        scheduled(lambda s: s.stream(3, 4))
+
+
+@pytest.mark.parametrize("tiles", ["two", 2.5])
+def test_schedules_take_whole_numbers(tiles: Any) -> None:
+    start = Schedule(("M", "N", "K"), frozenset("K"))
+    with pytest.raises(ConstraintError, match=f"stream is given {tiles!r} where it") as caught:
+        start.stream(tiles, 4)
+    assert "give argument 0 of stream as an int" in str(caught.value)
 
 
 @pytest.mark.parametrize("shares", [(0, 3), (2,), 4, (2, -1)])

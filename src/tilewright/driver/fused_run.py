@@ -27,7 +27,8 @@ from tilewright.runtime.arguments import (
 )
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.cuda_driver import Module, load_module, stream_reader, use_device
-from tilewright.runtime.launch import BoundLaunch, bind_launch, bound_arguments
+from tilewright.runtime.exchanges import Exchanges
+from tilewright.runtime.launch import BoundLaunch, bind_launch, bound_arguments, exchanges_of
 from tilewright.runtime.launch_problems import ProblemsLaunch
 from tilewright.runtime.toolchain import compile_source
 
@@ -99,6 +100,7 @@ class FusedRunner:
         ]
         self._pointers = [_pointers(kernel) for kernel in compiled.kernels]
         self._modules: dict[tuple[int, int], Module] = {}
+        self._exchanges: dict[tuple[int, int], Exchanges | None] = {}
         self._launches: dict[object, BoundLaunch | ProblemsLaunch] = {}
 
     @property
@@ -179,7 +181,10 @@ class FusedRunner:
                 ]
                 launch = ProblemsLaunch(module, declared, kernel.room, bound)
             else:
-                launch = bind_launch(module, declared, {}, scalars[0], device.index)
+                place = (number, device.index)
+                if place not in self._exchanges:
+                    self._exchanges[place] = exchanges_of(declared, device.index)
+                launch = bind_launch(module, declared, {}, scalars[0], self._exchanges[place])
             remember(self._launches, key, launch)
         return launch
 

@@ -157,7 +157,7 @@ class GroupedKernel:
         """The generated source for lists of so many problems. CallError where they are too many."""
         from tilewright.codegen import emit
 
-        room = Row.of(self.compilation.interface).room(count, self.program.name)
+        room = Row.of(self.compilation.interface).room(count, self.program.name, here())
         return emit(self.kernel, self.target, room)
 
     def explain(self) -> str:
@@ -206,7 +206,7 @@ class GroupedKernel:
         from tilewright.codegen.sim import simulate
 
         kernel = self.compilation.interface
-        Row.of(kernel).room(len(calls), self.program.name)
+        Row.of(kernel).room(len(calls), self.program.name, here())
         bound = [_bound_symbols(kernel, calls, i) for i in range(len(calls))]
         self._refuse_shared(calls)
         reports: list[SimulationResult] = []
@@ -234,7 +234,7 @@ class GroupedKernel:
                     span=self.program.span,
                     expected=f"tensors on a {self.target.name} device, or NumPy arrays",
                 )
-            room = Row.of(kernel).room(len(calls), self.program.name)
+            room = Row.of(kernel).room(len(calls), self.program.name, here())
             bound = [
                 bound_arguments(kernel, _bound_symbols(kernel, calls, i), call.scalars)
                 for i, call in enumerate(calls)

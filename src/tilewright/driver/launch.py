@@ -20,7 +20,8 @@ from tilewright.runtime.cuda_driver import (
     stream_reader,
     use_device,
 )  # fmt: skip
-from tilewright.runtime.launch import BoundLaunch, bind_launch
+from tilewright.runtime.exchanges import Exchanges
+from tilewright.runtime.launch import BoundLaunch, bind_launch, exchanges_of
 from tilewright.runtime.toolchain import compile_source
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Launcher:
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
         self._modules: dict[int, Module] = {}
+        self._exchanges: dict[int, Exchanges | None] = {}
         self._launches: dict[object, tuple[BoundLaunch, Footprint]] = {}
         # Calls whose addresses are alike modulo this need one check of what tensors promise.
         self.grain = max((t.align for t in compilation.interface.tensors), default=16)
@@ -195,8 +197,11 @@ class Launcher:
                 expected=f"tensors on a {target.name} device, or NumPy arrays to simulate",
                 mend=f"compile(target={wanted!r})",
             )
-        return bind_launch(self.module(call.device), kernel, bind_symbols(kernel, call),
-                           call.scalars, call.device.index)  # fmt: skip
+        module, device = self.module(call.device), call.device.index
+        if device not in self._exchanges:
+            self._exchanges[device] = exchanges_of(kernel, device)
+        return bind_launch(module, kernel, bind_symbols(kernel, call), call.scalars,
+                           self._exchanges[device])  # fmt: skip
 
     def module(self, device: Device) -> Module:
         """The loaded machine code for a device, from the disk cache where it is there."""

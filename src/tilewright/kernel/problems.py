@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.base.diagnostics import CallError, CoverageError
+from tilewright.base.spans import Span
 from tilewright.kernel.declared import Interface, Mode
 from tilewright.poly.concatenation import concatenation_fault, starts_of
 from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Refuted
@@ -68,11 +69,12 @@ class Row:
         """Where the starts begin."""
         return room * self.stride
 
-    def room(self, count: int, name: str) -> int:
+    def room(self, count: int, name: str, span: Span | None = None) -> int:
         """Room for a list: the next power of two, or all there is. CallError where it is longer."""
         if count > self.most:
             raise CallError(
                 f"{name} is launched for {count} problems at once",
+                span=span,
                 expected=f"at most {self.most}: each takes {self.stride} bytes of a launch's "
                 f"{PARAMETER_BYTES} bytes of parameters",
                 mend=f"call it for {self.most} problems at a time",

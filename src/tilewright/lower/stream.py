@@ -30,6 +30,8 @@ def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     share, span = b.share, op.span
     if share is None:
         raise ValueError("no block shares steps with others")
+    if not share.stream.parts_tiles:
+        return sums
     exchange = Exchange(b.name("sums_left"), sums.dtype, prod(sums.shape), span)
     b.exchanges.append(exchange)
     width = EXCHANGE_PIECE // sums.dtype.bytes
@@ -42,7 +44,7 @@ def emit_streamed(b: Builder, op: ops.Iterate, roles: Roles) -> Fragment:
     b.emit(If((less(share.count(0), 0),), (deposit, Announce(exchange.name, span))))
     b.owned = len(b.scopes[0].body), share.owns
     room = roles.consumer_registers - prod(sums.shape) - SCRATCH
-    _take(b, exchange, sums, share, min(MOST_TAKEN, max(EXCHANGE_PIECE, room)))
+    _take(b, exchange, sums, share, min(MOST_TAKEN, max(width, room)))
     return sums
 
 

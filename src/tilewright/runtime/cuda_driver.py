@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -164,6 +165,27 @@ def load_module(cubin: bytes, dynamic_shared_bytes: int, device: int = 0) -> Mod
     return Module(library, kernel, primary_context(device))
 
 
+@contextmanager
+def beside_captures(context: Any) -> Generator[Any]:
+    """A stream of its own in a context, and leave for calls that captures of others forbid."""
+    driver = load_driver()
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    checked(driver, driver.cuCtxPushCurrent(context))
+    try:
+        before = checked(driver, driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+            stream = checked(driver, driver.cuStreamCreate(own))
+            try:
+                yield stream
+            finally:
+                driver.cuStreamDestroy(stream)
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
+    finally:
+        driver.cuCtxPopCurrent()
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -194,9 +216,11 @@ class DeviceMemory:
         checked(driver, driver.cuMemcpyDtoHAsync(pointer, self._pointer, self.size, stream))
         checked(driver, driver.cuStreamSynchronize(stream))
 
-    def fill(self, byte: int, stream: Any = 0) -> None:
+    def fill(self, byte: int, stream: Any = 0, count: int | None = None) -> None:
+        """Set all bytes, or the first `count`, in turn with the work of the stream."""
         driver = load_driver()
-        checked(driver, driver.cuMemsetD8Async(self._pointer, byte, self.size, stream))
+        size = self.size if count is None else count
+        checked(driver, driver.cuMemsetD8Async(self._pointer, byte, size, stream))
 
     def free(self) -> None:
         self.pointer = 0

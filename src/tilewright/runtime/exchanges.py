@@ -5,81 +5,93 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from math import prod
+from threading import get_ident
 from typing import Any
 
-from tilewright.kernel.declared import Interface, exchange_bytes
-from tilewright.runtime.cuda_driver import DeviceMemory, checked, launch_calls, load_driver
+from tilewright.kernel.declared import Exchange, Interface, exchange_bytes, exchange_flags
+from tilewright.runtime.cuda_driver import (
+    DeviceMemory,
+    beside_captures,
+    checked,
+    launch_calls,
+    load_driver,
+    primary_context,
+)
 
 ATTRIBUTES = 40  # where the driver's CUlaunchConfig has a pointer to attributes, then their number
+OF_THE_THREAD = 2  # CU_STREAM_PER_THREAD: one handle for another stream in each thread
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, or none do
 _ATTRIBUTE = struct.Struct("I4xI60x")  # CUlaunchAttribute: which, and its value
-_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
 class Exchanges:
-    """The exchanges of a kernel, written into a launch's buffer: their memory and the demand that
-    all blocks run at once.
+    """The exchanges of a kernel on a device, written into a launch's buffer: their memory and the
+    demand that all blocks run at once. All launches of the kernel share it.
 
     Launches of one stream follow one another and share the memory; each other stream gets its
-    own, and so does each graph that launches are captured into.
+    own at its first launch. A graph's launches may run beside those: what a stream captures into it
+    has memory of its own, kept as long as this object, and `alone` is for a recorded launch.
     """
 
-    __slots__ = ("_attribute", "_device", "_offsets", "_places", "_sizes")
+    __slots__ = (
+        "_attribute", "_capturing", "_device", "_flags", "_offsets", "_places", "_sizes",
+    )  # fmt: skip
 
-    def __init__(self, kernel: Interface, blocks: int, offsets: Sequence[int], device: int) -> None:
-        self._sizes = tuple(
-            exchange_bytes(e, blocks, kernel.warps, kernel.threads) for e in kernel.exchanges
-        )
+    def __init__(self, kernel: Interface, offsets: Sequence[int], device: int) -> None:
+        """`offsets`: where the pointer to each exchange lies in a launch's buffer, in bytes."""
+        blocks = prod(e.const for e in kernel.grid)
+
+        def size(exchange: Exchange) -> int:
+            return exchange_bytes(exchange, blocks, kernel.warps, kernel.threads)
+
+        self._sizes = tuple(size(e) for e in kernel.exchanges)
+        self._flags = exchange_flags(blocks, kernel.warps)
         self._offsets = tuple(offsets)
         self._device = device
-        self._places: dict[tuple[str, int], tuple[DeviceMemory, ...]] = {}
+        self._places: dict[object, tuple[DeviceMemory, ...]] = {}
+        self._capturing = launch_calls().capturing
         self._attribute = ctypes.create_string_buffer(_ATTRIBUTE.pack(_COOPERATIVE, 1))
 
     def write(self, buffer: Any, stream: int) -> None:
-        key = _order_of(stream)
+        """Write what a launch on the stream needs into its buffer."""
+        key = self._order(stream)
         places = self._places.get(key)
         if places is None:
-            places = self._places.setdefault(key, zeros(self._sizes, self._device))
+            places = self._places.setdefault(key, self._allocated(stream))
         self._fill(buffer, places)
 
     def alone(self) -> Callable[[Any], None]:
-        """How to write memory of its own into a launch's buffer. It lives as long as what is
-        returned."""
-        places = zeros(self._sizes, self._device)
+        """How to write memory that is ready on every stream into a launch's buffer. It lives as
+        long as what is returned."""
+        places = self._allocated(None)
         return lambda buffer: self._fill(buffer, places)
+
+    def _order(self, stream: int) -> object:
+        """What launches follow one another in: a stream, or one that a graph captures."""
+        state = ctypes.c_uint64()
+        if not self._capturing(stream, ctypes.addressof(state)) and state.value:
+            driver = load_driver()
+            _, capture, *_ = checked(driver, driver.cuStreamGetCaptureInfo(stream))
+            return "capture", int(capture), stream
+        return (stream, get_ident()) if stream == OF_THE_THREAD else stream
 
     def _fill(self, buffer: Any, places: Sequence[DeviceMemory]) -> None:
         struct.pack_into("PI", buffer, ATTRIBUTES, ctypes.addressof(self._attribute), 1)
         for offset, memory in zip(self._offsets, places, strict=True):
             struct.pack_into("P", buffer, offset, memory.pointer)
 
+    def _allocated(self, stream: int | None) -> tuple[DeviceMemory, ...]:
+        """New memory, its flags zero for what comes next on the stream, or on any.
 
-def _order_of(stream: int) -> tuple[str, int]:
-    """What the stream's launches follow one another in: the stream, or the graph it is captured
-    into."""
-    state = ctypes.c_uint64(0)
-    launch_calls().capturing(stream, ctypes.addressof(state))
-    if state.value != _CAPTURING:
-        return "stream", stream
-    driver = load_driver()
-    return "capture", int(checked(driver, driver.cuStreamGetCaptureInfo(stream))[1])
-
-
-def zeros(sizes: Sequence[int], device: int) -> tuple[DeviceMemory, ...]:
-    """New memory of zeros, ready on every stream; also while streams are captured."""
-    driver = load_driver()
-    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = checked(driver, driver.cuThreadExchangeStreamCaptureMode(relaxed))
-    try:
-        places = tuple(DeviceMemory(size, device) for size in sizes)
-        own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        stream = checked(driver, driver.cuStreamCreate(own))
-        try:
+        The thread's current device stays. While the stream is captured, the allocation is no part
+        of the graph; setting the flags is.
+        """
+        driver = load_driver()
+        with beside_captures(primary_context(self._device)) as own:
+            places = tuple(DeviceMemory(size, self._device) for size in self._sizes)
             for memory in places:
-                memory.fill(0, stream)
-            checked(driver, driver.cuStreamSynchronize(stream))
-        finally:
-            driver.cuStreamDestroy(stream)
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)
-    return places
+                memory.fill(0, own if stream is None else stream, self._flags)
+            if stream is None:
+                checked(driver, driver.cuStreamSynchronize(own))
+        return places

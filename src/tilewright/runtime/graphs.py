@@ -9,7 +9,13 @@ from typing import Any
 from weakref import finalize
 
 from tilewright.base.diagnostics import ToolchainError
-from tilewright.runtime.cuda_driver import checked, device_count, launch_calls, load_driver
+from tilewright.runtime.cuda_driver import (
+    beside_captures,
+    checked,
+    device_count,
+    launch_calls,
+    load_driver,
+)
 
 Start = Callable[[int], None]
 
@@ -70,22 +76,14 @@ class GraphStart:
 def _recorded(record: Start, context: Any) -> Any:
     """The executable graph of what `record` launches."""
     driver = load_driver()
-    checked(driver, driver.cuCtxPushCurrent(context))
-    try:
-        own = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        stream = checked(driver, driver.cuStreamCreate(own))
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    with beside_captures(context) as stream:
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        checked(driver, driver.cuStreamBeginCapture(stream, mode))
         try:
-            checked(driver, driver.cuStreamBeginCapture(stream, mode))
-            try:
-                record(int(stream))
-            finally:
-                graph = checked(driver, driver.cuStreamEndCapture(stream))
-            try:
-                return checked(driver, driver.cuGraphInstantiate(graph, 0))
-            finally:
-                driver.cuGraphDestroy(graph)
+            record(int(stream))
         finally:
-            driver.cuStreamDestroy(stream)
-    finally:
-        driver.cuCtxPopCurrent()
+            graph = checked(driver, driver.cuStreamEndCapture(stream))
+        try:
+            return checked(driver, driver.cuGraphInstantiate(graph, 0))
+        finally:
+            driver.cuGraphDestroy(graph)

@@ -192,7 +192,7 @@ class BoundLaunch:
         blocks: int,
         values: Sequence[Any],
         encoders: tuple[MapEncoder, ...] = (),
-        device: int = 0,
+        exchanges: Exchanges | None = None,
     ) -> None:
         block = ParameterBlock.of(kernel)
         self._offsets = block.offsets
@@ -205,8 +205,7 @@ class BoundLaunch:
         fixed = zip(block.formats[first:last], block.offsets[first:last], values, strict=True)
         for code, offset, value in fixed:
             struct.pack_into(code, self._template, HEAD + offset, value)
-        places = [HEAD + offset for offset in block.offsets[last:]]
-        self._exchanges = Exchanges(kernel, blocks, places, device) if places else None
+        self._exchanges = exchanges
         self._frames = Frames(bytes(self._template), block.offsets)
         self._pack = struct.Struct(f"P{HEAD - STREAM - 8}x{pointers}P").pack_into
         self._starter = Starter(module)
@@ -253,14 +252,22 @@ def bind_launch(
     kernel: Interface,
     symbols: Mapping[str, int],
     scalars: Mapping[str, float | int | bool],
-    device: int = 0,
+    exchanges: Exchanges | None = None,
 ) -> BoundLaunch:
-    """A launch for these sizes and scalars.
+    """A launch for these sizes and scalars, with the `exchanges_of` the kernel.
 
     CallError where a symbol or scalar is missing or a contract does not hold.
     """
     bound = bound_arguments(kernel, symbols, scalars)
-    return BoundLaunch(module, kernel, bound.blocks, bound.values, bound.encoders, device)
+    return BoundLaunch(module, kernel, bound.blocks, bound.values, bound.encoders, exchanges)
+
+
+def exchanges_of(kernel: Interface, device: int) -> Exchanges | None:
+    """The memory of the kernel's exchanges, for all its launches on a device; None without any."""
+    if not kernel.exchanges:
+        return None
+    offsets = ParameterBlock.of(kernel).offsets[-len(kernel.exchanges) :]
+    return Exchanges(kernel, [HEAD + offset for offset in offsets], device)
 
 
 def bound_arguments(

@@ -27,7 +27,16 @@ class Step:
         return str(self.arguments[position])
 
     def number(self, position: int) -> int:
-        return int(self.arguments[position])
+        """A whole number among the arguments. ConstraintError where it is something else."""
+        found = self.arguments[position]
+        if not isinstance(found, int):
+            raise ConstraintError(
+                f"{self.method} is given {found!r} where it needs a number",
+                span=self.span,
+                expected="a whole number",
+                mend=f"give argument {position} of {self.method} as an int",
+            )
+        return found
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,16 @@ class GridPlan:
         order = _replaced(tuple(d for d in self.order if d != inner), outer, (result,))
         return replace(self, steps=(*self.steps, Merge(outer, inner, result)), order=order)
 
+    def uneven(self) -> Split | None:
+        """A split that makes counters of tiles that do not exist, but for a last turn's."""
+        extents = self.all_extents()
+        for step in self.steps:
+            if isinstance(step, Split) and self.place(step.outer) is not GridPlace.LOOP:
+                whole = extents[step.source]
+                if not (whole.is_const and whole.const % step.factor == 0):
+                    return step
+        return None
+
     def merged(self) -> tuple[GridPlan, str]:
         """All counters but those of a cluster's ranks in one, and its name."""
         grid = self

@@ -14,13 +14,13 @@ from tilewright.poly.expr import Expr
 from tilewright.schedule.boxes import PANELS, ROW_BYTES, STRIP, contiguous_position, row_panels
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
-from tilewright.schedule.grid import GridPlace, GridPlan, Split
+from tilewright.schedule.grid import GridPlace, GridPlan
 from tilewright.schedule.owners import owners_of
 from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 from tilewright.schedule.ragged import Ragged
 from tilewright.schedule.roles import Pipelined, Shape, choose_roles
-from tilewright.schedule.stream import streamed
+from tilewright.schedule.stream import empty_turns, streamed
 from tilewright.schedule.strips import strips_of
 from tilewright.schedule.tensors import Declared
 from tilewright.target.model import Target
@@ -106,7 +106,8 @@ def _plan(
     if parts > 1 and (hardware.cluster or 1) > 1:
         return "the blocks of a cluster load operands for each other"
     by_data = found.ragged or found.own_terms
-    if by_data is not None and (roles.pingpong or parts * (hardware.cluster or 1) > 1):
+    together = hardware.stream_k is not None or parts * (hardware.cluster or 1) > 1
+    if by_data is not None and (roles.pingpong or together):
         return f"data says what tiles {by_data.groups} has: they are neither shared nor paired"
     if found.ragged is not None:
         plain = _slots(plain, found.ragged, axes, graph)
@@ -341,10 +342,5 @@ def ring_problem(grid: GridPlan, steps: Expr, stages: int) -> str | None:
         return "a persistent kernel needs a known number of steps in a tile"
     if steps.const % (2 * stages) == 0:
         return None  # every tile leaves slots and phases as it found them
-    extents = grid.all_extents()
-    for step in grid.steps:
-        if isinstance(step, Split) and grid.place(step.outer) is not GridPlace.LOOP:
-            whole = extents[step.source]
-            if not (whole.is_const and whole.const % step.factor == 0):
-                return f"{step.factor} does not divide the tiles of {step.source}: turns are empty"
-    return None
+    split = grid.uneven()
+    return empty_turns(split) if split else None

@@ -102,6 +102,11 @@ class Stream:
     steps: int
     whole: int
 
+    @property
+    def parts_tiles(self) -> bool:
+        """Whether some block begins within a tile, and so has a part of its sums only."""
+        return self.steps % self.whole != 0
+
     def __str__(self) -> str:
         return (
             f"{self.blocks} blocks share the {self.tiles * self.whole} steps of {self.tiles} "

@@ -14,7 +14,7 @@ from math import prod
 
 from tilewright.graph.ops import Graph
 from tilewright.poly.expr import Expr
-from tilewright.schedule.grid import SHARER, GridPlace, GridPlan
+from tilewright.schedule.grid import SHARER, GridPlace, GridPlan, Split
 from tilewright.schedule.parts import sum_problem
 from tilewright.schedule.plan import Plan, Stream
 from tilewright.schedule.role_products import Multiplied
@@ -56,9 +56,18 @@ def _problem(plan: Plan, steps: Expr, blocks: int) -> str | None:
         return "blocks go on to further tiles already"
     if not all(e.is_const for e in (*plan.grid.extents.values(), steps)):
         return "the number of tiles, or of their steps, is not known"
+    if not plan.grid.order:
+        return "the output is not divided into tiles"
+    if (split := plan.grid.uneven()) is not None:
+        return empty_turns(split)
     if blocks > MOST_SHARERS:
         return f"groups of {blocks} blocks are larger than {MOST_SHARERS}"
     return None
+
+
+def empty_turns(split: Split) -> str:
+    """Why slots and phases cannot be told from a counter of turns and steps: some do nothing."""
+    return f"{split.factor} does not divide the tiles of {split.source}: turns are empty"
 
 
 def in_groups(grid: GridPlan, tiles: int, blocks: int) -> GridPlan:

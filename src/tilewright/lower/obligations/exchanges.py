@@ -6,8 +6,9 @@ deposit before it awaits another's, and announces what is awaited.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tilewright.kernel.async_ops import Announce, Await, Deposit
 from tilewright.kernel.declared import Exchange
@@ -27,11 +28,18 @@ Names = Mapping[str, Expr | int | str]
 
 def exchanges(program: Program) -> Iterator[Obligation]:
     """Three obligations for each exchange."""
-    for declared in program.kernel.exchanges:
-        found = _Exchanged.of(program, declared)
+    every = [(e, _Exchanged.of(program, e)) for e in program.kernel.exchanges]
+    plain = [f for _, f in every if isinstance(f, _Exchanged)]
+
+    def ends(found: _Exchanged) -> Result:
+        if len(plain) < len(every):
+            return Unknown("which blocks use another exchange is not plain")
+        return found.ends(plain)
+
+    for declared, found in every:
         questions = (
             (Kind.PHASE, "announced and awaited once each", _Exchanged.once),
-            (Kind.DEADLOCK, "waits for other blocks end", _Exchanged.ends),
+            (Kind.DEADLOCK, "waits for other blocks end", ends),
             (Kind.UNWRITTEN, "deposited before it is announced", _Exchanged.deposited),
         )
         for kind, what, question in questions:
@@ -126,14 +134,16 @@ class _Exchanged:
             "each announcement is awaited once"
         )
 
-    def ends(self) -> Result:
+    def ends(self, every: Sequence[_Exchanged]) -> Result:
+        """No wait lasts; `every` are all exchanges: a block that waits keeps all that it has not
+        announced from others."""
         told = image(self.program.world, self.announced.piece)
         for one in self._awaits():
             fault = self._pair(one.subtract(told), "never announces in {name} is awaited")
             if fault is not None:
                 return fault
-        for visit in self.awaited:
-            if (fault := self._early(visit)) is not None:
+        for visit, other in product(self.awaited, every):
+            if (fault := self._early(visit, other)) is not None:
                 return fault
         return Proved("each block announces before it waits, and all blocks run at once")
 
@@ -173,20 +183,27 @@ class _Exchanged:
         message = f"what thread {thread} of block {block} {words}"
         return Refuted(message, Witness((block, thread), point.symbols))
 
-    def _early(self, visit: _Visits) -> Refuted | None:
-        """A wait of a thread that has yet to announce its own deposit."""
-        told = self.announced
+    def _early(self, visit: _Visits, other: _Exchanged) -> Refuted | Unknown | None:
+        """A wait of a thread that has yet to announce its own deposit. Another exchange, or another
+        thread of the block, for which the thread may wait in turn, makes it one that may last."""
+        told = other.announced
         dims, guard, names = renamed(told.where, OTHER)
-        rows = (
-            *visit.where.guard, *guard, equal(visit.block, told.block.substitute(names)),
-            equal(visit.thread, told.thread.substitute(names)),
-        )  # fmt: skip
+        rows = (*visit.where.guard, *guard, equal(visit.block, told.block.substitute(names)))
+        own = equal(visit.thread, told.thread.substitute(names))
+        every = (*visit.where.dims, *dims)
         for order in _before(visit.site, told.site):
-            point = find(self.program.world, (*visit.where.dims, *dims), (*rows, *order))
-            if point is not None:
-                block = visit.block.evaluate(point.bindings())
-                text = f"block {block} waits for another's deposit before it announces its own"
-                return Refuted(text, Witness((block,), point.symbols, (point.values,)))
+            if find(self.program.world, every, (*rows, *order)) is None:
+                continue
+            alone = other is self
+            point = find(self.program.world, every, (*rows, own, *order)) if alone else None
+            if point is None:
+                return Unknown(
+                    f"a thread waits for what {self.declared.name} gets from another block before "
+                    f"all threads of its own block have announced theirs in {other.declared.name}"
+                )
+            block = visit.block.evaluate(point.bindings())
+            text = f"block {block} waits for another's deposit before it announces its own"
+            return Refuted(text, Witness((block,), point.symbols, (point.values,)))
         return None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tilewright.kernel.async_ops import Collect, Deposit
 from tilewright.kernel.ops import Apply, Assign, Const, If, Loop, Read, RegRef, Value, When
 from tilewright.lower.obligations.accesses import VECTOR
+from tilewright.lower.obligations.bulk_turns import common_loops
 from tilewright.lower.obligations.carrying import resets_family, summing_loops
 from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.exchanges import OTHER, block_number
@@ -36,6 +37,7 @@ from tilewright.poly.results import Kind, Obligation, Proved, Refuted, Result, U
 from tilewright.poly.sets import Dim
 
 TAKEN = '"'  # of names that are the collecting statement's own
+_Use = tuple[Guard, tuple[Term, ...], tuple[int, ...]]
 
 
 def stream_sums(program: Program) -> Iterator[Obligation]:
@@ -88,21 +90,24 @@ class _Shared:
             return Unknown(f"nothing uses the sums in {self.fragment}")
         if any(t.reduced.extent != term.reduced.extent for t in self.terms):
             return Unknown(f"the statements state different extents of {term.reduced.axis}")
-        collected: list[Piece] = []
+        collected: list[list[Piece]] = []
         for site in self._adding():
             found = self._collected(site)
             if isinstance(found, str):
                 return Unknown(found)
-            collected += found
-        for guard in used:
-            own = [replace(p, guard=(*p.guard, *guard)) for p in self._pieces()]
-            pieces = [*own, *collected]
+            collected.append(found)
+        for guard, summed, added in used:
+            own = [replace(p, guard=(*p.guard, *guard)) for p in self._pieces(summed)]
+            pieces = [*own, *(p for i in added for p in collected[i])]
             if reason := next((p.inexact for p in pieces if p.inexact), ""):
                 return Unknown(reason)
             once = counted_once(self.program, pieces, term, self.context)
             if not isinstance(once, Proved):
                 return once
-            every = [every_term(p, term.reduced.extent) for p in own]
+            every = [
+                every_term(replace(p, guard=(*p.guard, *guard)), term.reduced.extent)
+                for p in self._pieces(self.terms)
+            ]
             result = missing_terms(self.program, pieces, every, self.context, term)
             if not isinstance(result, Proved):
                 return result
@@ -118,10 +123,12 @@ class _Shared:
             s = site.statement
             if not resets_family(s, frozenset((self.fragment,))):
                 continue
-            alone = site.frame.around == around and site.frame.path < first
+            inner = [a for a in site.frame.around[len(around) :] if isinstance(a, Loop)]
+            alone = site.frame.around == (*around, *inner) and site.frame.path < first
             if not alone or not isinstance(s, Assign) or not _is_zero(s.value):
                 return Unknown(f"{self.fragment} is set otherwise than to zero before each sum")
-            dims = tuple(Dim.of(n, e) for n, e in s.over)
+            loops = (Dim(x.var, x.extent) for x in inner)
+            dims = (*loops, *(Dim.of(n, e) for n, e in s.over))
             rest = rest.subtract(image(self.program.world, Piece(dims, (), s.dst.index)))
         point = rest.first()
         if point is not None:
@@ -135,25 +142,37 @@ class _Shared:
         around, loops = self.terms[0].site.frame.around, self.summing[0]
         return around[: next((i for i, a in enumerate(around) if a in loops), len(around))]
 
+    def _follows(self, site: Site, other: Site) -> bool:
+        """Whether a statement runs after all turns of another one, within one sum."""
+        shared = len([a for a in self._around() if isinstance(a, Loop)])
+        return other.frame.path < site.frame.path and len(common_loops(other, site)) == shared
+
     # ------------------------------------------------------------ the owner's own terms
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self, summed: Sequence[Term]) -> list[Piece]:
         pairs = zip(self.terms, self.places, strict=True)
-        return [piece_of(t, p, self.context) for t, p in pairs]
+        return [piece_of(t, p, self.context) for t, p in pairs if t in summed]
 
-    def _used(self) -> list[Guard]:
-        """The guards, on the context, under which the sums are used as they are."""
-        found: dict[Guard, None] = {}
-        adding = {id(s.statement) for s in self._adding()}
+    def _summed(self, site: Site) -> tuple[Term, ...]:
+        """The terms that are counted before a statement."""
+        return tuple(t for t in self.terms if self._follows(site, t.site))
+
+    def _used(self) -> list[_Use]:
+        """Where the sums are used as they are: the guard, on the context, and the terms and the
+        additions (by their numbers) that come before."""
+        found: dict[_Use, None] = {}
+        adding = self._adding()
+        known = self.context.keys()
         for site in self.program.sites:
             s = site.statement
-            reads = (u for u in uses(s, self.program.target) if not u.writes)
-            if isinstance(s, Deposit) or id(s) in adding or _sums_up(site):
+            added = any(s is a.statement for a in adding)
+            if isinstance(s, Deposit) or added or _sums_up(site):
                 continue
+            reads = (u for u in uses(s, self.program.target) if not u.writes)
             if any(u.ref.name == self.fragment for u in reads):
-                known = self.context.keys()
                 guard = tuple(c for c in site.frame.guard if c.expr.variables() <= known)
-                found[guard] = None
+                before = tuple(i for i, a in enumerate(adding) if self._follows(site, a))
+                found[guard, self._summed(site), before] = None
         return list(found)
 
     # ------------------------------------------------------------ others' terms
@@ -166,7 +185,9 @@ class _Shared:
         s = site.statement
         match s:
             case Assign(dst=dst, value=Apply(op="add", args=(Read(ref=one), Read(ref=two)))):
-                return two if dst.name == self.fragment and one == dst else None
+                if dst.name != self.fragment or dst not in (one, two):
+                    return None
+                return two if one == dst else one
             case _:
                 return None
 
@@ -177,6 +198,8 @@ class _Shared:
                  and other is not None and t.statement.dst.name == other.name]  # fmt: skip
         if len(takes) != 1 or not isinstance(s, Assign) or other is None:
             return f"what is added to {self.fragment} is collected in {len(takes)} places"
+        if any(self._sets(x, other.name) for x in self.program.sites):
+            return f"{other.name} is set to other values than those that are collected"
         (take,) = takes
         t = take.statement
         apart = take.frame.around != site.frame.around or take.frame.path > site.frame.path
@@ -198,7 +221,9 @@ class _Shared:
         found: list[Piece] = []
         for left in self.program.sites:
             if isinstance(left.statement, Deposit) and left.statement.exchange == t.exchange:
-                for piece in self._pieces():
+                if site.frame.path < left.frame.path:
+                    return f"what {t.exchange} gets may have been collected"
+                for piece in self._pieces(self._summed(left)):
                     link = self._left(left, left.statement, piece, element, t.block)
                     if isinstance(link, str):
                         return link
@@ -208,6 +233,12 @@ class _Shared:
                         Piece((*dims, *more), (*where.guard, *rows, *guard), index, "collected")
                     )
         return found
+
+    def _sets(self, site: Site, name: str) -> bool:
+        """Whether anything but what is collected gets into a fragment."""
+        written = (u for u in uses(site.statement, self.program.target) if u.writes)
+        collects = isinstance(site.statement, Collect)
+        return not collects and any(u.ref.name == name for u in written)
 
     def _left(
         self, site: Site, s: Deposit, term: Piece, element: Expr, block: Expr
