@@ -10,10 +10,8 @@ sum, have to have theirs in common.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
 from itertools import product
-from operator import and_, or_
 
 from tilewright.base.spans import Span
 from tilewright.kernel.async_ops import (
@@ -39,7 +37,6 @@ from tilewright.kernel.ops import (
     LaneXor,
     Load,
     Loop,
-    MemRef,
     Mma,
     Mode,
     Over,
@@ -54,7 +51,6 @@ from tilewright.lower.obligations.registers import (
     decode_into,
     indexing_names,
     registers_read,
-    span_of,
 )
 from tilewright.poly.expr import Expr
 from tilewright.poly.layout import Place
@@ -76,7 +72,21 @@ class Stored:
 
     tensor: str
     made: int
-    register: str
+    source: Source
+
+    @property
+    def register(self) -> str:
+        at = ", ".join(map(str, self.source.element))
+        return f"{self.source.fragment}[{at}]" if at else self.source.fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A register element (empty where it is not known), the unrolled digits at which it is stored,
+    and the line."""
+
+    fragment: str
+    element: Element
     at: tuple[tuple[str, int], ...]
     span: Span | None
 
@@ -99,18 +109,16 @@ def contributions(kernel: Kernel, target: Target, turns: int = 1) -> Contributio
     run = _Run(kernel, target, turns)
     for _ in range(turns):
         run.again()
-    found = tuple(Stored(s.tensor, s.made | run.control, s.register, s.at, s.span)
-                  for s in run.stored)  # fmt: skip
-    return Contributions(found, run.kinds)
+    found = (replace(s, made=s.made | run.control) for s in run.stored)
+    return Contributions(tuple(found), run.kinds)
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """What was stored since the buffer was last read: each set with the store's register."""
+    """The sets that were stored since the buffer was last read, each with one of its sources;
+    what was ever stored, by registers and by copies."""
 
-    newest: dict[int, tuple[str, tuple[tuple[str, int], ...], Span | None]] = field(
-        default_factory=dict[int, tuple[str, tuple[tuple[str, int], ...], Span | None]]
-    )
+    newest: dict[int, Source] = field(default_factory=dict[int, Source])
     ever: int = 0
     copied: int = 0
     was_read: bool = False
@@ -208,7 +216,7 @@ class _Run:
         names = _used(s.over, (s.dst, *refs))
         for digits in _instances(names):
             now = {**env, **digits}
-            made = reduce(or_, (self.any_of(r, now) for r in refs), own)
+            made = own | _union(self.any_of(r, now) for r in refs)
             self.write(s.dst, 1, made, now)
 
     def sum(self, s: Reduce, own: int, env: Env) -> None:
@@ -217,8 +225,7 @@ class _Run:
         for digits in _instances(kept):
             now = {**env, **digits}
             terms = (
-                reduce(or_, (self.any_of(r, {**now, **more}) for r in refs), 0)
-                for more in _instances(along)
+                _union(self.any_of(r, {**now, **more}) for r in refs) for more in _instances(along)
             )
             made = _common(terms) | own | self.any_of(s.dst, now)
             self.write(s.dst, 1, made, now)
@@ -246,7 +253,7 @@ class _Run:
         made = self.from_memory(s.src.name)
         for digits in _instances(_used(s.over, (s.dst, *(c.ref for c in s.indirect)))):
             now = {**env, **digits}
-            where = reduce(or_, (self.any_of(c.ref, now) for c in s.indirect), made)
+            where = made | _union(self.any_of(c.ref, now) for c in s.indirect)
             self.write(s.dst, s.width, where, now)
 
     def put(self, over: Over, dst: RegRef, width: int, made: int, env: Env) -> None:
@@ -264,29 +271,29 @@ class _Run:
                 made = self.any_of(ref, now)
                 buffer.ever |= made
                 if made not in buffer.newest:
-                    at = tuple(now.items())
-                    buffer.newest[made] = (_text(ref, now), at, s.span)
+                    element = _element(ref.index, now) or ()
+                    source = Source(ref.name, element, tuple(now.items()), s.span)
+                    buffer.newest[made] = source
                     if name in self.outputs:
-                        self.stored.append(Stored(name, made, *buffer.newest[made]))
+                        self.stored.append(Stored(name, made, source))
 
     def send(self, s: BulkStore) -> None:
         buffer, tensor = self.buffer(s.src.name), self.mapped(s.map)
         buffer.was_read = True
-        whole = {buffer.ever: (s.src.name, (), s.span)}  # stored further down in the text
-        for made, where in (buffer.newest or whole).items():
-            self.stored.append(Stored(tensor, made | buffer.copied, *where))
+        later = {buffer.ever: Source(s.src.name, (), (), s.span)}  # stored further down
+        for made, source in (buffer.newest or later).items():
+            self.stored.append(Stored(tensor, made | buffer.copied, source))
 
     # ------------------------------------------------------------ sets
 
     def own(self, path: Path, value: Value) -> int:
         """The elementwise operations of a value; those that join lanes do not count."""
-        return reduce(
-            or_, (self.bit(("op", name), (*path, n)) for n, name in enumerate(_operations(value))), 0
-        )
+        found = enumerate(_operations(value))
+        return _union(self.bit(("op", name), (*path, n)) for n, name in found)
 
     def terms(self, path: Path, s: Reduce | Mma | WarpgroupMma) -> int:
         op = s.op if isinstance(s, Reduce) else "add"
-        return reduce(or_, (self.bit(("terms", op, r.axis), path) for r in s.reduces), 0)
+        return _union(self.bit(("terms", op, r.axis), path) for r in s.reduces)
 
     def bit(self, what: Contribution, path: Path) -> int:
         bit = 1 << self.numbers.setdefault((what, path), len(self.numbers))
@@ -308,14 +315,14 @@ class _Run:
         return own | made | buffer.copied
 
     def read(self, value: Value, env: Env) -> int:
-        return reduce(or_, (self.any_of(r, env) for r in registers_read(value)), 0)
+        return _union(self.any_of(r, env) for r in registers_read(value))
 
     def any_of(self, ref: RegRef, env: Env) -> int:
         """The set of a register, or of all of the fragment where its index is not known."""
         held = self.registers.get(ref.name, {})
         element = _element(ref.index, env)
         if element is None:
-            return reduce(or_, held.values(), 0)
+            return _union(held.values())
         return held.get(element, 0)
 
     def write(self, ref: RegRef, width: int, made: int, env: Env) -> None:
@@ -334,10 +341,19 @@ class _Run:
         held[element] = made
 
 
+def _union(sets: Iterable[int]) -> int:
+    found = 0
+    for one in sets:
+        found |= one
+    return found
+
+
 def _common(sets: Iterable[int]) -> int:
     """What all of the sets have; nothing where there are none."""
-    found = list(sets)
-    return reduce(and_, found) if found else 0
+    found: int | None = None
+    for one in sets:
+        found = one if found is None else found & one
+    return found or 0
 
 
 def _operations(value: Value) -> Iterator[str]:
@@ -375,8 +391,3 @@ def _element(index: Sequence[Expr], env: Env) -> Element | None:
         return tuple(e.evaluate(env) for e in index)
     except KeyError:
         return None
-
-
-def _text(ref: RegRef, env: Env) -> str:
-    element = _element(ref.index, env)
-    return ref.name if element is None else f"{ref.name}[{', '.join(map(str, element))}]"

@@ -29,6 +29,8 @@ from tilewright.poly.results import Kind, Obligation, Proved, Refuted, Witness
 from tilewright.target.model import Target
 
 _MOST_TURNS = 3
+_ORDER = ("terms", "tensor", "op")  # in which what is missing is looked for
+_COMBINED = {"add": "sum", "mul": "product", "max": "maximum", "min": "minimum"}
 
 
 def made(graph: Graph, kernel: Kernel, target: Target) -> Iterator[Obligation]:
@@ -44,10 +46,12 @@ def made(graph: Graph, kernel: Kernel, target: Target) -> Iterator[Obligation]:
         own = [s for s in found.stored if s.tensor == tensor]
         lack = next((x for s in own if (x := _lack(found, s, asked))), None)
         if lack is not None:
-            span = lack.asked or lack.stored.span
+            span = lack.asked or lack.stored.source.span
             yield Obligation(lack.kind, tensor, lack.refuted(), span, "what is stored")
         elif own:
-            yield Obligation(Kind.ELEMENT, tensor, Proved(), own[0].span, "what is stored")
+            sums = any(what[0] == "terms" for write in asked[tensor] for what in write)
+            kind = Kind.REDUCTION if sums else Kind.ELEMENT
+            yield Obligation(kind, tensor, Proved(), own[0].source.span, "what is stored")
 
 
 def _sums(graph: Graph, kernel: Kernel) -> Iterator[Obligation]:
@@ -82,11 +86,31 @@ def _of_write(graph: Graph, write: ops.WriteOp, *, by_data: bool) -> Asked:
     counts: Counter[Contribution] = Counter()
     spans: dict[Contribution, Span | None] = {}
     for op in _needed(graph, [write.value], by_data=by_data):
+        if isinstance(op, ops.Elementwise) and _begins_sum(graph, op):
+            continue
         for what in _contributions(op, written, by_data=by_data):
             if what[0] != "tensor" or not counts[what]:
                 counts[what] += 1
             spans[what] = op.span
-    return {what: (count, spans[what]) for what, count in counts.items()}
+    first = sorted(counts, key=lambda what: _ORDER.index(what[0]))
+    return {what: (counts[what], spans[what]) for what in first}
+
+
+def _begins_sum(graph: Graph, op: ops.Elementwise) -> bool:
+    """Whether a reduction by the same operation may begin with what it is combined with:
+    ``x + sum(y)`` is then no addition of its own."""
+    for number in op.args:
+        part = graph.by_id[number]
+        while isinstance(part, ops.View | ops.CastOp):
+            part = graph.by_id[part.value]
+        match part:
+            case ops.ReduceOp(name=name) if name == op.name:
+                return True
+            case ops.Contract() if op.name == "add":
+                return True
+            case _:
+                pass
+    return False
 
 
 def _contributions(op: Op, written: set[str], *, by_data: bool) -> Iterator[Contribution]:
@@ -166,19 +190,21 @@ class _Lack:
         return Kind.REDUCTION if self.what[0] == "terms" else Kind.ELEMENT
 
     def refuted(self) -> Refuted:
-        one = self.stored
+        one, source = self.stored, self.stored.source
         match self.what:
             case ("terms", op, axis):
-                what = f"{op} over {axis}"
-            case (_, name):
-                what = f"anything of {name}" if self.what[0] == "tensor" else name
+                part = f"{_COMBINED.get(op, op)} over {axis}"
+            case ("op", name):
+                part = f"operation {name}"
             case _:
-                what = " ".join(self.what)
-        less = f"{self.of - self.times} of {self.of} times " if self.of > 1 else ""
-        text = f"{one.tensor} is stored from {one.register}, which lacks {less}{what}"
-        at = ", ".join(f"{n} = {v}" for n, v in one.at)
-        notes = (f"at {at}",) if at else ()
-        return Refuted(text, Witness((), (), (one.at,)), notes)
+                part = " ".join(self.what)
+        missing = f"the {part}" if self.of == 1 else f"{part}, {self.of - self.times} of {self.of}"
+        at = ", ".join(f"{n} = {v}" for n, v in source.at)
+        return Refuted(
+            f"{one.tensor} is stored from {one.register}, which lacks {missing}",
+            Witness(source.element, (), (source.at,)),
+            (f"at {at}",) if at else (),
+        )
 
 
 def _lack(found: Contributions, one: Stored, asked: Mapping[str, Sequence[Asked]]) -> _Lack | None:
