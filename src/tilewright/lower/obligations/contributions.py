@@ -56,7 +56,8 @@ from tilewright.poly.expr import Expr
 from tilewright.poly.layout import Place
 from tilewright.target.model import Target
 
-Contribution = tuple[str, ...]  # ("tensor", name), ("op", name) or ("terms", operation, axis)
+# ("tensor", name), ("op", name) or ("terms", operation, axis, ..) of any of the axes
+Contribution = tuple[str, ...]
 Path = tuple[int, ...]
 Element = tuple[int, ...]
 Env = Mapping[str, int]
@@ -100,7 +101,8 @@ class Contributions:
 
     def count(self, one: Stored, what: Contribution) -> int:
         """From how many statements an element has a contribution."""
-        return (one.made & self.bits.get(what, 0)).bit_count()
+        alike = [(*what[:2], axis) for axis in what[2:]] or [what]
+        return (one.made & _union(self.bits.get(x, 0) for x in alike)).bit_count()
 
 
 def contributions(kernel: Kernel, target: Target, turns: int = 1) -> Contributions:
@@ -131,7 +133,7 @@ class _Run:
         self.turns = turns
         self.indexing = indexing_names(kernel, target)
         self.kinds: dict[Contribution, int] = {}
-        self.numbers: dict[tuple[Contribution, Path], int] = {}
+        self.numbers: dict[tuple[Contribution, Path], int] = {}  # of each bit
         self.registers: dict[str, dict[Element, int]] = {}
         self.memory: dict[str, _Buffer] = {}
         self.control = 0
@@ -296,7 +298,8 @@ class _Run:
         return _union(self.bit(("terms", op, r.axis), path) for r in s.reduces)
 
     def bit(self, what: Contribution, path: Path) -> int:
-        bit = 1 << self.numbers.setdefault((what, path), len(self.numbers))
+        one = what[:2] if what[0] == "terms" else what  # of all the axes that a statement counts
+        bit = 1 << self.numbers.setdefault((one, path), len(self.numbers))
         self.kinds[what] = self.kinds.get(what, 0) | bit
         return bit
 

@@ -10,7 +10,7 @@ elements, is for the other obligations to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.spans import Span
@@ -57,7 +57,7 @@ def made(graph: Graph, kernel: Kernel, target: Target) -> Iterator[Obligation]:
 def _sums(graph: Graph, kernel: Kernel) -> Iterator[Obligation]:
     """One obligation, where what is written needs sums or products of terms."""
     writes = [o.id for o in ops.walk(graph.body) if isinstance(o, ops.WriteOp | ops.Conditional)]
-    needed = _needed(graph, writes)
+    needed = _needed(graph, writes, ops.operands)
     asked = next((op for op in needed if isinstance(op, ops.Contract | ops.ReduceOp)), None)
     if asked is None:
         return
@@ -85,7 +85,7 @@ def _of_write(graph: Graph, write: ops.WriteOp, *, by_data: bool) -> Asked:
     written = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
     counts: Counter[Contribution] = Counter()
     spans: dict[Contribution, Span | None] = {}
-    for op in _needed(graph, [write.value], by_data=by_data):
+    for op in _needed(graph, [write.value], _certain_by_data if by_data else _certain):
         if isinstance(op, ops.Elementwise) and _begins_sum(graph, op):
             continue
         for what in _contributions(op, written, by_data=by_data):
@@ -122,19 +122,23 @@ def _contributions(op: Op, written: set[str], *, by_data: bool) -> Iterator[Cont
         case ops.Elementwise(name=name):
             yield "op", name
         case ops.Contract(contracted=axes):
-            yield from (("terms", "add", axis) for axis in axes)
+            yield "terms", "add", *axes, *_joined(axes)
         case ops.ReduceOp(name=name, axis=axis):
             yield "terms", name, axis
         case _:
             pass
 
 
-def _needed(graph: Graph, values: Sequence[int], *, by_data: bool = False) -> Iterator[Op]:
-    """The operations that these values depend on, but for the index of a gather.
+def _joined(axes: Sequence[str]) -> list[str]:
+    """Names of two axes as one. An instruction that sums over several axes names the innermost
+    one alone, or that one and the loop's as one axis."""
+    return [f"{one}_{two}" for one in axes for two in axes if one != two]
 
-    With `by_data`, where data says where tiles begin, a choice may be made by which elements a
-    tile has: what is chosen counts, not the condition.
-    """
+
+def _needed(
+    graph: Graph, values: Sequence[int], follow: Callable[[Op], Sequence[int]]
+) -> Iterator[Op]:
+    """The operations that these values depend on, by way of the operands to `follow`."""
     carried = {
         number: (one.inits[i], one.results[i])
         for one in ops.walk(graph.body)
@@ -153,23 +157,32 @@ def _needed(graph: Graph, values: Sequence[int], *, by_data: bool = False) -> It
             case ops.Param():
                 pending += carried[number]
             case ops.Result(iterate=iterate, position=position):
-                pending.append(_of_loop(graph, iterate)[position])
-                pending.append(_of_loop(graph, iterate, begun=True)[position])
-            case ops.Gather(value=value):
-                pending.append(value)
-            case ops.Scan(exclusive=True) | ops.Remap(fill=int() | float()):
-                pass  # all that a statement makes may be the identity, or the fill
-            case ops.Elementwise(name="select", args=(_, *chosen)) if by_data:
-                pending += chosen
+                loop = graph.by_id[iterate]
+                if isinstance(loop, ops.Iterate):
+                    pending += (loop.inits[position], loop.results[position])
             case _:
-                pending += ops.operands(op)
+                pending += follow(op)
 
 
-def _of_loop(graph: Graph, number: int, *, begun: bool = False) -> tuple[int, ...]:
-    loop = graph.by_id[number]
-    if not isinstance(loop, ops.Iterate):
-        return ()
-    return loop.inits if begun else loop.results
+def _certain(op: Op) -> Sequence[int]:
+    """The operands on which each element depends in the kernel too: no index of a gather; none
+    where all that a statement makes may be an identity or a fill."""
+    match op:
+        case ops.Gather(value=value):
+            return (value,)
+        case ops.Scan(exclusive=True) | ops.Remap(fill=int() | float()):
+            return ()
+        case _:
+            return ops.operands(op)
+
+
+def _certain_by_data(op: Op) -> Sequence[int]:
+    """The same where data says where tiles begin: which elements a tile has may be the choice."""
+    match op:
+        case ops.Elementwise(name="select", args=(_, *chosen)):
+            return chosen
+        case _:
+            return _certain(op)
 
 
 # ---------------------------------------------------------------- what is there
@@ -192,8 +205,9 @@ class _Lack:
     def refuted(self) -> Refuted:
         one, source = self.stored, self.stored.source
         match self.what:
-            case ("terms", op, axis):
-                part = f"{_COMBINED.get(op, op)} over {axis}"
+            case ("terms", op, *axes):
+                plain = [axis for axis in axes if axis not in _joined(axes)]
+                part = f"{_COMBINED.get(op, op)} over {', '.join(plain)}"
             case ("op", name):
                 part = f"operation {name}"
             case _:
