@@ -12,7 +12,7 @@ from role_programs import NUMPY, Array, G, K, M, N, poison, wide
 
 import tilewright as tw
 from tilewright import TileKernel
-from tilewright.driver.compile import Compilation, Specialisation, compile_program
+from tilewright.driver.compile import Compilation, Rewrites, Specialisation, compile_program
 from tilewright.target.model import Target
 from tilewright.target.nvidia import SM_90A
 
@@ -406,7 +406,9 @@ def symbols(compilation: Compilation, case: Case, given: Mapping[str, Array]) ->
     return {s.name: values[s.name] for s in compilation.kernel.symbols}
 
 
-def compiled(case: Case, given: Mapping[str, Array]) -> Compilation:
+def compiled(
+    case: Case, given: Mapping[str, Array], rewrites: Rewrites | None = None
+) -> Compilation:
     kernel = program(case)
     fixed = {a: n for a, n in case.sizes.items() if a not in case.open_axes}
     multiples = {a: int(np.gcd(case.sizes[a], 16)) for a in case.open_axes}
@@ -415,4 +417,4 @@ def compiled(case: Case, given: Mapping[str, Array]) -> Compilation:
         case.target, fixed, multiples=multiples, schedule=_scheduled(case),
         strides=strides(given) if not case.open_axes else {}, alignments=aligned,
     )  # fmt: skip
-    return compile_program(kernel.program, made)
+    return compile_program(kernel.program, made, rewrites)

@@ -17,7 +17,7 @@ from tilewright.kernel.pressure import register_estimate, words
 from tilewright.kernel.verify import check
 from tilewright.lower.lowering import lower
 from tilewright.lower.obligations import raise_first_refuted, verify
-from tilewright.lower.obligations.made import sums_made
+from tilewright.lower.obligations.made import made as made_of
 from tilewright.mapping.obligations import tile_obligations
 from tilewright.poly.expr import Expr
 from tilewright.poly.results import Obligation
@@ -97,7 +97,7 @@ def proved(
     check(lowered, target)
     kernel = rewritten(simplify(lowered))
     check(kernel, target)
-    obligations = (*verify(kernel, target, named_axes(graph)), *sums_made(graph, kernel))
+    obligations = (*verify(kernel, target, named_axes(graph)), *made_of(graph, kernel, target))
     raise_first_refuted(obligations)
     return kernel, obligations
 

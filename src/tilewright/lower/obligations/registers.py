@@ -204,7 +204,7 @@ class _Walker:
         self.program = program
         self.read: set[str] = set()
         self.faults: dict[str, tuple[Result, Span | None]] = {}
-        self.indexing = _indexing_names(program.kernel, program.target)
+        self.indexing = indexing_names(program.kernel, program.target)
         self.extents = _digit_extents(program.kernel)
 
     def body(self, body: Body, state: _State, env: dict[str, int]) -> None:
@@ -224,7 +224,7 @@ class _Walker:
                     self.leaf(statement, state, env)
                     self.body(statement.body, _State(set(state.assigned), dict(state.under)), env)
                 case Decode():
-                    _decode_into(statement, env)
+                    decode_into(statement, env)
                 case _:
                     self.leaf(statement, state, env)
 
@@ -324,7 +324,7 @@ def elements_of(use: Use, env: Mapping[str, int]) -> list[tuple[tuple[int, ...],
     return found
 
 
-def _indexing_names(kernel: Kernel, target: Target) -> frozenset[str]:
+def indexing_names(kernel: Kernel, target: Target) -> frozenset[str]:
     """Names that register indices use, with the sources of the digits among them."""
     names: set[str] = set()
     for statement in walk(kernel.body):
@@ -346,7 +346,7 @@ def _digit_extents(kernel: Kernel) -> Mapping[str, int]:
     return {name: extent for extent, name in known if name not in open_ones}
 
 
-def _decode_into(statement: Decode, env: dict[str, int]) -> None:
+def decode_into(statement: Decode, env: dict[str, int]) -> None:
     """Bind the digits where the source and their extents are known numbers."""
     if statement.source.variables() <= env.keys() and all(e.is_const for _, e in statement.digits):
         value = statement.source.evaluate(env)
