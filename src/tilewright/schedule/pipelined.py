@@ -49,29 +49,29 @@ def plan_roles(
         plan = _plan(graph, shape, hardware, target, declared, arrange, found)
     else:
         plan = found
-    if isinstance(plan, str) and (hardware.split_k or 1) > 1:
+    if isinstance(plan, str) and (asked := _asked(hardware)):
+        cannot, mend = asked
         raise ConstraintError(
-            f"{hardware.split_k} blocks cannot share the terms of a tile: {plan}",
+            f"{cannot}: {plan}",
             span=hardware.span,
             expected="a loop that adds up a product of two tensors that the copy engine can move",
-            mend="leave split_k out, or change the tiles",
-        )
-    if isinstance(plan, str) and hardware.stream_k:
-        raise ConstraintError(
-            f"{hardware.stream_k[1]} blocks cannot share the steps of {hardware.stream_k[0]} "
-            f"tiles: {plan}",
-            span=hardware.span,
-            expected="a loop that adds up a product of two tensors that the copy engine can move",
-            mend="leave stream_k out, or change the tiles",
-        )
-    if isinstance(plan, str) and hardware.specialize:
-        raise ConstraintError(
-            f"warps cannot have roles: {plan}",
-            span=hardware.span,
-            expected="a loop that multiplies tiles of two tensors, which the copy engine can move",
-            mend="leave specialize out",
+            mend=mend,
         )
     return plan
+
+
+def _asked(hardware: Hardware) -> tuple[str, str] | None:
+    """What an author who asked for roles cannot have without them, and how to mend that."""
+    parts, streams = hardware.split_k or 1, hardware.stream_k
+    if parts > 1:
+        cannot = f"{parts} blocks cannot share the terms of a tile"
+        return cannot, "leave split_k out, or change the tiles"
+    if streams:
+        cannot = f"{streams[1]} blocks cannot share the steps of {streams[0]} tiles"
+        return cannot, "leave stream_k out, or change the tiles"
+    if hardware.specialize:
+        return "warps cannot have roles", "leave specialize out"
+    return None
 
 
 def _plan(
@@ -83,51 +83,21 @@ def _plan(
     arrange: Arrange | None,
     found: Pipelined,
 ) -> Plan | str:
-    contract, roles = found.contract, found.roles
+    roles, parts = found.roles, hardware.split_k or 1
     loop = _loop(graph, roles)
     axes = {
         axis: _axis(axis, extent, shape, declared, found) for axis, extent in graph.axes.items()
     }
-    rows, columns = contract.m or "", contract.n or ""
-    slot = sum(_tile_bytes(read, own, axes, found, declared) for read, own in found.copied)
     copied = {read.id for read, _ in found.copied}
+    slot = sum(_tile_bytes(read, own, axes, found, declared) for read, own in found.copied)
     slot += sum(s.slot_bytes for s in strips_of(graph, loop, copied, axes, declared))
-    parts = hardware.split_k or 1
-    widest = max(op.type.dtype.bytes for op in _writes(graph))
-    own = axes[columns].tile // owners_of(axes[columns].tile, parts)
-    panel = min(PANEL_BYTES, STRIP * own * widest)
-    kept = (roles.consumers * PANELS * panel) * _output_kinds(graph)
-    room = target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
+    room = _ring_bytes(graph, axes, found, parts, target)
     stages = hardware.stages or min(MOST_STAGES, room // slot)
     if stages < 2:
         return f"shared memory holds {stages} slots of {slot} bytes"
-    plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
-    steps = axes[loop.axis].steps if found.own_terms is None else Expr.of(1)  # counted by itself
-    if parts > 1 and (hardware.cluster or 1) > 1:
-        return "the blocks of a cluster load operands for each other"
-    by_data = found.ragged or found.own_terms
-    together = hardware.stream_k is not None or parts * (hardware.cluster or 1) > 1
-    if by_data is not None and (roles.pingpong or together):
-        return f"data says what tiles {by_data.groups} has: they are neither shared nor paired"
-    if found.ragged is not None:
-        plain = _slots(plain, found.ragged, axes, graph)
-        arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
-    if arrange or parts > 1:
-        grid = arrange(plain) if arrange else plain
-    else:
-        grid = _raster(plain, axes, (rows, columns), hardware, target)
-        grid = grid if hardware.stream_k else _in_turns(grid, steps, target)
-    if roles.pingpong and parts == 1 and not hardware.stream_k and not _has_turns(grid):
-        raise ConstraintError(
-            "warpgroups cannot take turns: each block has one tile",
-            span=hardware.span,
-            expected="with pingpong, more tiles than blocks that run at once, and known sizes",
-            mend="leave pingpong out, or let fewer blocks go through the tiles (persistent)",
-        )
-    if found.own_terms is None and (problem := ring_problem(grid, steps, stages)):
-        if arrange:
-            return problem
-        grid = plain
+    grid = _grid(graph, shape, hardware, target, arrange, found, axes, stages)
+    if isinstance(grid, str):
+        return grid
     reads = [op for op in ops.walk(graph.body) if isinstance(op, ops.ReadOp)]
     plan = Plan(
         axes=axes,
@@ -135,7 +105,7 @@ def _plan(
         warp_size=target.warp_size,
         order=contiguity_order(graph),
         grid=grid,
-        contracts={roles.product: contract},
+        contracts={roles.product: found.contract},
         staging={r.id: Staging.SHARED if r.id in copied else Staging.DIRECT for r in reads},
         stages=stages,
         roles=roles,
@@ -150,6 +120,17 @@ def _plan(
     if isinstance(shared, Plan) and shared.stages < (hardware.stages or 0):
         return f"shared memory holds {shared.stages} slots beside parts, not {hardware.stages}"
     return shared
+
+
+def _ring_bytes(
+    graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, parts: int, target: Target
+) -> int:
+    """Shared memory that panels of outputs and partial results leave to the ring."""
+    columns = axes[found.contract.n or ""].tile
+    widest = max(op.type.dtype.bytes for op in _writes(graph))
+    panel = min(PANEL_BYTES, STRIP * (columns // owners_of(columns, parts)) * widest)
+    kept = found.roles.consumers * PANELS * panel * _output_kinds(graph)
+    return target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
 
 
 def _loop(graph: Graph, roles: Roles) -> ops.Iterate:
@@ -212,6 +193,47 @@ def _axis(axis: str, extent: Expr, shape: Shape, declared: Declared, found: Pipe
 
 
 # ---------------------------------------------------------------- the order of the tiles
+
+
+def _grid(
+    graph: Graph,
+    shape: Shape,
+    hardware: Hardware,
+    target: Target,
+    arrange: Arrange | None,
+    found: Pipelined,
+    axes: Mapping[str, AxisPlan],
+    stages: int,
+) -> GridPlan | str:
+    """The order in which blocks go through the tiles, or why tiles cannot be shared so."""
+    parts, cluster, streams = hardware.split_k or 1, hardware.cluster or 1, hardware.stream_k
+    if parts > 1 and cluster > 1:
+        return "the blocks of a cluster load operands for each other"
+    by_data = found.ragged or found.own_terms
+    if by_data and (found.roles.pingpong or streams or parts * cluster > 1):
+        return f"data says what tiles {by_data.groups} has: they are neither shared nor paired"
+    # Where data says how many terms a group has, each tile counts its own.
+    steps = Expr.of(1) if found.own_terms else axes[_loop(graph, found.roles).axis].steps
+    plain = GridPlan.plain({axis: axes[axis].blocks for axis in shape.tiles})
+    if found.ragged is not None:
+        plain = _slots(plain, found.ragged, axes, graph)
+        arrange = arrange or (lambda grid: _in_turns(grid, steps, target))
+    if arrange or parts > 1:
+        grid = arrange(plain) if arrange else plain
+    else:
+        sides = found.contract.m or "", found.contract.n or ""
+        grid = _raster(plain, axes, sides, hardware, target)
+        grid = grid if streams else _in_turns(grid, steps, target)
+    if found.roles.pingpong and parts == 1 and not streams and not _has_turns(grid):
+        raise ConstraintError(
+            "warpgroups cannot take turns: each block has one tile",
+            span=hardware.span,
+            expected="with pingpong, more tiles than blocks that run at once, and known sizes",
+            mend="leave pingpong out, or let fewer blocks go through the tiles (persistent)",
+        )
+    if found.own_terms is None and (problem := ring_problem(grid, steps, stages)):
+        return problem if arrange else plain
+    return grid
 
 
 def _slots(plain: GridPlan, ragged: Ragged, axes: Mapping[str, AxisPlan], graph: Graph) -> GridPlan:

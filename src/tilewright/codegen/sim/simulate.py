@@ -75,17 +75,7 @@ def simulate(
     """
     _check_machine(kernel, target)
     values = _bind_symbols(kernel, symbols)
-    read, written = _accessed(kernel)
-    tensors = {
-        declared.name: GlobalTensor(
-            declared,
-            _array(declared, arguments, values),
-            checks=checks,
-            read=declared.name in read,
-            written=declared.name in written,
-        )
-        for declared in kernel.tensors
-    }
+    tensors = _tensors(kernel, arguments, values, checks=checks)
     scalars = {scalar.name: _scalar(scalar, arguments) for scalar in kernel.scalars}
     blocks = prod(extent.evaluate(values) for extent in kernel.grid)
     tally = Tally(shared={buffer.name: BufferTally() for buffer in kernel.shared})
@@ -122,6 +112,26 @@ def simulate(
         check_covered(tensor)
         tensor.give_back()
     return tally.report(blocks, kernel.threads)
+
+
+def _tensors(
+    kernel: Kernel,
+    arguments: Mapping[str, np.ndarray[Any, Any]],
+    values: Mapping[str, int],
+    *,
+    checks: bool,
+) -> dict[str, GlobalTensor]:
+    read, written = _accessed(kernel)
+    return {
+        declared.name: GlobalTensor(
+            declared,
+            _array(declared, arguments, values),
+            checks=checks,
+            read=declared.name in read,
+            written=declared.name in written,
+        )
+        for declared in kernel.tensors
+    }
 
 
 def _shared(kernel: Kernel, crew: Crew) -> dict[str, SharedBuffer]:
