@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from product_cases import Case, covering, define, everything, expected, inputs
 
+import tilewright as tw
+from tilewright import FusionDefinition
 from tilewright.poly.prove import Assumed, Proved
 
 
@@ -33,3 +35,24 @@ def test_pairs_of_features(case: Case) -> None:
 def test_the_whole_product() -> None:
     for case in everything():
         check(case)
+
+
+def test_blocks_share_the_steps_of_tiles() -> None:
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor(s, dtype=tw.f16) for s in ([256, 320], [192, 320]))
+        out = fd.ops.relu(fd.ops.linear(a, b))
+        fd.add_output(out)
+        s = fd.sched
+        s.split(s.axis(out, 0), 64, "mo", "mi")
+        s.split(s.axis(out, 1), 64, "no", "ni")
+        s.split(s.terms(), 64, "ko", "ki")
+        s.swizzle("mo", "no", 2)
+        s.stream(3, 4)
+    random = np.random.default_rng(5)
+    left, right = (random.integers(-3, 4, n).astype(np.float16) for n in ((256, 320), (192, 320)))
+    (kernel,) = fd.compile([left, right], target="sm_90a").kernels
+    assert "4 blocks share the 15 steps of 3 tiles, 4 each" in kernel.explain()
+    assert all(isinstance(o.result, Proved) for o in kernel.proofs)
+    (found,) = fd.execute([left, right], target="sm_90a")
+    wanted = np.maximum(left.astype(np.float64) @ right.astype(np.float64).T, 0.0)
+    assert np.array_equal(found, wanted.astype(np.float16))

@@ -136,6 +136,10 @@ class Scheduler:
         """Give one warpgroup the copies: see `Schedule.specialize`."""
         self.calls.append(("specialize", (how,)))
 
+    def stream(self, tiles: int, blocks: int) -> None:
+        """Share the steps of tiles of a product among blocks: see `Schedule.stream`."""
+        self.calls.append(("stream", (tiles, blocks)))
+
     def schedule(self, resolve: Resolve) -> Callable[[Schedule], Schedule] | None:
         """The recorded transformation; None where nothing was recorded."""
         if not self.calls:
