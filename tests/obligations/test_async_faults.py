@@ -13,6 +13,7 @@ from sim_async import (
     copied_operand,
     edit,
     phase,
+    pipelined_gemm,
     register_product,
     shared_operand,
     taking_turns,
@@ -49,6 +50,7 @@ from tilewright.kernel.async_ops import (
     Arrive,
     ArriveExpect,
     BulkCommit,
+    BulkStore,
     BulkWait,
     ClusterArrive,
     InitPhases,
@@ -60,9 +62,9 @@ from tilewright.kernel.async_ops import (
     WarpgroupMma,
     WarpgroupWait,
 )
-from tilewright.kernel.ops import Barrier, If, Kernel, Statement, children
+from tilewright.kernel.ops import Barrier, Body, If, Kernel, Statement, Store, children, walk
 from tilewright.lower.obligations import error_of, verify
-from tilewright.poly.expr import less
+from tilewright.poly.expr import equal, less
 from tilewright.poly.results import Kind
 from tilewright.target.nvidia import SM_90A
 
@@ -163,6 +165,22 @@ def test_pipeline(kernel: Kernel, kind: Kind, message: str) -> None:
 
 def test_the_kernel_without_faults_is_proved() -> None:
     assert is_proved(RIGHT)
+
+
+def test_a_statement_that_only_some_blocks_execute() -> None:
+    """Its guard tells blocks apart, though where it writes does not depend on the block."""
+    sizes = (256, 28, 136)
+    right = pipelined_gemm(*sizes, consumers=2, stages=2, tiles=2)
+    assert is_proved(right)
+    (store,) = (s for s in walk(right.body) if isinstance(s, Store))
+
+    def again(s: Statement) -> Body:
+        stored = isinstance(s, If) and isinstance(children(s)[0], BulkStore)
+        return (s, replace(store, guard=(equal("bm", 1),))) if stored else (s,)
+
+    kernel = edit(right, again)
+    refuted(kernel, Kind.RELEASE, "of block 1 with no order after the write by warp 5")
+    fails(kernel, sizes)
 
 
 def test_a_witness_names_role_statement_turn_and_line() -> None:

@@ -34,7 +34,7 @@ from tilewright.lower.obligations.async_steps import (
     Step,
     cells_of,
 )
-from tilewright.lower.obligations.async_values import Env, Lanes, OpenError
+from tilewright.lower.obligations.async_values import Cell, Condition, Env, Lanes, OpenError
 from tilewright.poly.expr import Expr
 
 _MOST_RUNS = 400
@@ -182,23 +182,54 @@ class _Sizes:
 def _first_blocks(skeleton: Skeleton) -> Iterator[int]:
     """The first block of one cluster of each kind."""
     kernel = skeleton.kernel
-    marked = _by_block(skeleton)
-    if not marked & _names(skeleton.body):
+    apart = _apart(skeleton)
+    if not apart.names:
         yield 0
         return
     if not all(extent.is_const for extent in kernel.grid) or skeleton.sizes:
-        raise OpenError(f"blocks differ in {', '.join(sorted(marked & _names(skeleton.body)))}")
+        raise OpenError(f"blocks differ in {', '.join(sorted(apart.names))}")
     clusters = prod(extent.const for extent in kernel.grid) // kernel.cluster
     if clusters > _MOST_CLUSTERS:
         raise OpenError(f"{clusters} clusters of blocks may all differ")
     kinds: dict[object, int] = {}
     for cluster in range(clusters):
         first = cluster * kernel.cluster
-        kinds.setdefault(_signature(skeleton, first, marked), first)
+        kinds.setdefault(_signature(skeleton, first, apart), first)
     for number, first in enumerate(kinds.values()):
         if number >= _MOST_KINDS:
             raise OpenError(f"blocks do {len(kinds)} different things")
         yield first
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """What may tell clusters apart; steps by their identity.
+
+    `names` are the variables, `inside` the loops and guards with such a step in them, `values`
+    what a step has of it, and `warps` one warp for each way in which that depends on the warp too.
+    """
+
+    names: frozenset[str]
+    inside: frozenset[int]
+    values: Mapping[int, tuple[Cell | Condition, ...]]
+    warps: tuple[int, ...]
+
+
+def _apart(skeleton: Skeleton) -> _Apart:
+    marked = _by_block(skeleton)
+    steps = list(walked(skeleton.body))
+    values = {
+        id(step): found
+        for step in steps
+        if (found := tuple(v for v in _values(step) if marked.intersection(v.names)))
+    }
+    inside = frozenset(
+        id(step)
+        for step in steps
+        if isinstance(step, LoopStep | IfStep) and any(id(s) in values for s in walked((step,)))
+    )
+    names = frozenset(n for found in values.values() for v in found for n in v.names)
+    return _Apart(names & marked, inside, values, _warps(skeleton, marked, names))
 
 
 def _by_block(skeleton: Skeleton) -> frozenset[str]:
@@ -217,34 +248,20 @@ def _by_block(skeleton: Skeleton) -> frozenset[str]:
     return frozenset(marked)
 
 
-def _own_names(step: Step) -> frozenset[str]:
-    names = {n for cell in cells_of(step) for n in cell.names}
-    match step:
-        case DecodeStep():
-            return frozenset()
-        case IfStep():
-            names.update(step.condition.names)
-        case PlainStep():
-            for touch in step.touches:
-                names.update(touch.guard.names)
-        case _:
-            pass
-    return frozenset(names)
+def _values(step: Step) -> Iterator[Cell | Condition]:
+    """Every expression and guard that says what a step does."""
+    if isinstance(step, DecodeStep):
+        return
+    yield from cells_of(step)
+    if isinstance(step, IfStep):
+        yield step.condition
+    if isinstance(step, PlainStep):
+        yield from (touch.guard for touch in step.touches)
 
 
-def _names(body: tuple[Step, ...]) -> frozenset[str]:
-    return frozenset[str]().union(*(_own_names(step) for step in walked(body)))
-
-
-def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object:
+def _signature(skeleton: Skeleton, first: int, apart: _Apart) -> object:
     """What a cluster does otherwise than others: its turns, guards and places."""
-    kernel = skeleton.kernel
     found: list[object] = []
-    names = {id(s): _own_names(s) for s in walked(skeleton.body)}
-    inside = {
-        id(s): bool(marked & _names((s,))) for s in walked(skeleton.body)
-        if isinstance(s, LoopStep | IfStep)
-    }  # fmt: skip
 
     def trace(body: tuple[Step, ...], env: Env) -> None:
         for step in body:
@@ -253,28 +270,25 @@ def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object
             match step:
                 case DecodeStep():
                     decode(step, env)
-                case LoopStep():
-                    if inside[id(step)]:
-                        turns = step.values["extent"].number(env, "the extent of a loop")
-                        found.append(turns)
-                        for turn in range(turns):
-                            trace(step.body, Env({**env, step.var: turn}))
-                case IfStep():
-                    if inside[id(step)]:
-                        if marked & names[id(step)]:
-                            holds = step.condition(env)
-                            found.append(holds)
-                            if not holds:
-                                continue
+                case LoopStep() if id(step) in apart.inside:
+                    turns = step.values["extent"].number(env, "the extent of a loop")
+                    found.append(turns)
+                    for turn in range(turns):
+                        trace(step.body, Env({**env, step.var: turn}))
+                case IfStep() if id(step) in apart.inside:
+                    # A guard that is the same for all clusters may choose among warps: those of
+                    # `apart` stand for the others inside too.
+                    holds = step.condition(env) if id(step) in apart.values else None
+                    found.append(holds)
+                    if holds != 0:
                         trace(step.body, Env(env))
                 case _:
-                    if marked & names[id(step)]:
-                        cells = [c for c in cells_of(step) if marked & set(c.names)]
-                        values = [c(env) for c in cells]
-                        found.extend(v.values if isinstance(v, Lanes) else v for v in values)
+                    for value in apart.values.get(id(step), ()):
+                        seen = value(env)
+                        found.extend(seen.values if isinstance(seen, Lanes) else (seen,))
 
-    for rank in range(kernel.cluster):
-        for warp in _warps(skeleton, marked):
+    for rank in range(skeleton.kernel.cluster):
+        for warp in apart.warps:
             try:
                 trace(skeleton.body, skeleton.env(first + rank, warp))
             except OpenError:
@@ -282,20 +296,18 @@ def _signature(skeleton: Skeleton, first: int, marked: frozenset[str]) -> object
     return tuple(found)
 
 
-def _warps(skeleton: Skeleton, marked: frozenset[str]) -> tuple[int, ...]:
-    """One warp for each way in which what depends on the block depends on the warp too."""
-    names: set[str] = set()
-    for step in walked(skeleton.body):
-        own = _own_names(step)
-        if isinstance(step, DecodeStep):
-            own = frozenset(step.values["source"].names)
-        if own & marked:
-            names |= own
+def _warps(skeleton: Skeleton, marked: frozenset[str], names: frozenset[str]) -> tuple[int, ...]:
+    """One warp for each way in which what depends on the block depends on the warp too.
+
+    `names` are the variables of the expressions that depend on the block.
+    """
+    sources = (s.values["source"].names for s in walked(skeleton.body) if isinstance(s, DecodeStep))
+    others = names.union(*(s for s in sources if marked.intersection(s))) - marked
     kinds: dict[tuple[object, ...], int] = {}
     for warp in range(skeleton.kernel.warps):
         env = skeleton.env(0, warp)
         for step in skeleton.body:
             if isinstance(step, DecodeStep):
                 decode(step, env)
-        kinds.setdefault(tuple(env.get(name) for name in sorted(names - marked)), warp)
+        kinds.setdefault(tuple(env.get(name) for name in sorted(others)), warp)
     return tuple(kinds.values())
