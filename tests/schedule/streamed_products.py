@@ -39,6 +39,21 @@ def product(tile: tuple[int, int], shares: tuple[int, int], out: Any = tw.bf16, 
     return gemm
 
 
+@tw.kernel([])
+def plain(
+    a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
+    b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
+    c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
+):
+    """c = a b^T, for schedules by hand."""
+
+    @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
+    def total(acc):
+        return tw.mma(tw.read(a), tw.read(b), acc)
+
+    tw.write(tw.cast(total, tw.bf16), c)
+
+
 @cache
 def compiled(
     m: int, n: int, k: int, tile: tuple[int, int], shares: tuple[int, int]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streamed_products import BF16, K, M, N, compiled, drawn, product
+from streamed_products import BF16, K, M, N, compiled, drawn, plain, product
 
 import tilewright as tw
 from tilewright import CompiledKernel
@@ -99,19 +99,7 @@ def test_a_schedule_by_hand_makes_the_same_kernel() -> None:
     start = Schedule(("M", "N", "K"), frozenset("K"))
     assert read_schedule(str(shared(start)), start) == shared(start)
 
-    @tw.kernel([])
-    def gemm(
-        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
-        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
-        c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
-    ):
-        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
-        def total(acc):
-            return tw.mma(tw.read(a), tw.read(b), acc)
-
-        tw.write(tw.cast(total, tw.bf16), c)
-
-    made = gemm.compile("sm_90a", {M: 256, N: 192, K: 320}, schedule=shared)
+    made = plain.compile("sm_90a", {M: 256, N: 192, K: 320}, schedule=shared)
     assert "4 blocks share the 15 steps of 3 tiles, 4 each" in made.explain()
     assert all(isinstance(o.result, Proved) for o in made.proofs)
     arguments, _ = drawn(256, 192, 320)
@@ -239,20 +227,7 @@ def test_open_sizes_are_refused() -> None:
 
 def scheduled(make: Callable[[Schedule], Schedule]) -> CompiledKernel:
     """192 by 192 elements, by a schedule by hand."""
-
-    @tw.kernel([])
-    def gemm(
-        a: tw.Memory[M, K, tw.GLOBAL, tw.bf16],
-        b: tw.Memory[N, K, tw.GLOBAL, tw.bf16],
-        c: tw.Memory[M, N, tw.GLOBAL, tw.bf16],
-    ):
-        @tw.iterate(K, init_args=[tw.Register[M, N, tw.f32](0.0)])
-        def total(acc):
-            return tw.mma(tw.read(a), tw.read(b), acc)
-
-        tw.write(tw.cast(total, tw.bf16), c)
-
-    return gemm.compile("sm_90a", {M: 192, N: 192, K: 320}, schedule=make)
+    return plain.compile("sm_90a", {M: 192, N: 192, K: 320}, schedule=make)
 
 
 def test_tiles_that_do_not_exist_are_refused_between_those_that_do() -> None:

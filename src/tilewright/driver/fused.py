@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd, prod
+from math import gcd
 from typing import TYPE_CHECKING
 
 from tilewright.base.diagnostics import ConstraintError
@@ -21,8 +21,7 @@ from tilewright.fusion.split import split_reductions
 from tilewright.fusion.to_graph import Binding, Fused, to_graph
 from tilewright.graph.ops import Graph
 from tilewright.graph.verify import check_graph
-from tilewright.kernel.problems import Row, joining
-from tilewright.poly.concatenation import starts_of
+from tilewright.kernel.problems import Row, joined
 from tilewright.poly.expr import Expr
 from tilewright.schedule.auto import Automatic
 from tilewright.target.model import Target
@@ -76,10 +75,8 @@ class FusedKernel:
         """Every obligation with its result, also those of doing several problems at once."""
         if not self.problems:
             return self.outcome.obligations
-        grid = self.interface.grid
-        blocks = [prod(e.evaluate(problem.symbols) for e in grid) for problem in self.problems]
-        joined = joining(self.interface, starts_of(blocks), blocks, sum(blocks))
-        return (*self.outcome.obligations, *joined)
+        own = joined(self.interface, [problem.symbols for problem in self.problems])
+        return (*self.outcome.obligations, *own)
 
     @property
     def room(self) -> int:

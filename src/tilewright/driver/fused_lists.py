@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
 from tilewright.driver.compile import Compilation, compile_graph
-from tilewright.driver.specialisation import Example, Specialisation
+from tilewright.driver.specialisation import Example, Specialisation, open_multiple
 from tilewright.fusion import ops
 from tilewright.fusion.ops import Program
 from tilewright.fusion.segment import Segment
@@ -22,7 +22,6 @@ from tilewright.graph.text import strip_spans
 from tilewright.poly.expr import Expr
 from tilewright.target.model import Target
 
-SPECIALISED_DIVISOR = 16  # open sizes are specialised on their common divisor with this
 # What means the same for all sizes.
 _OPEN = (
     graph_ops.Constant, graph_ops.ScalarRead, graph_ops.Index, graph_ops.Extent, graph_ops.ReadOp,
@@ -153,7 +152,7 @@ def compile_list(
             )
             for i, memory in enumerate(first.graph.memories)
         },
-        multiples={s: gcd(SPECIALISED_DIVISOR, *(own[s] for own in symbols)) for s in symbols[0]},
+        multiples={s: open_multiple(*(own[s] for own in symbols)) for s in symbols[0]},
         example=Example({**sizes[largest], **symbols[largest]}, len(kernels)),
     )
     problems = (_problem(fused, own) for fused, own in zip(kernels, symbols, strict=True))

@@ -8,7 +8,7 @@ Each block works on a tile of one problem (see `kernel.problems`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import gcd, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tilewright.base.diagnostics import CallError, TilewrightError
@@ -18,8 +18,8 @@ from tilewright.driver.call import Call, bind_symbols, read_call
 from tilewright.driver.compile import Compilation, compile_program
 from tilewright.driver.launch import BoundCall, device_target, load, remember
 from tilewright.driver.overlaps import refuse_shared
-from tilewright.driver.specialisation import Example, Specialisation
-from tilewright.kernel.problems import Row, joining, starts
+from tilewright.driver.specialisation import Example, Specialisation, open_multiple
+from tilewright.kernel.problems import Row, joined
 from tilewright.lang.constraints import WorkgroupConstraint
 from tilewright.lang.program import Program
 from tilewright.runtime.arguments import Device, dense_strides
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
-SPECIALISED_DIVISOR = 16  # open sizes are specialised on their common divisor with this
 
 
 def read_problems(program: Program, problems: object) -> tuple[Call, ...]:
@@ -100,8 +99,7 @@ def specialisation_of(
             for name in calls[0].tensors
         },
         multiples={
-            a: gcd(SPECIALISED_DIVISOR, *(own[a] for own in sizes))
-            for a in sizes[0] if a not in fixed
+            a: open_multiple(*(own[a] for own in sizes)) for a in sizes[0] if a not in fixed
         },
         schedule=schedule,
         example=Example(largest, len(calls)),
@@ -169,12 +167,9 @@ class GroupedKernel:
     def proofs(self, problems: object) -> tuple[Obligation, ...]:
         """The kernel's obligations, which hold for all sizes, and those of joining the problems."""
         kernel = self.compilation.interface
-        blocks = [
-            prod(e.evaluate(bind_symbols(kernel, call)) for e in kernel.grid)
-            for call in read_problems(self.program, problems)
-        ]
-        joined = joining(kernel, starts(blocks, len(blocks))[: len(blocks)], blocks, sum(blocks))
-        return (*self.compilation.obligations, *joined)
+        calls = read_problems(self.program, problems)
+        own = joined(kernel, [bind_symbols(kernel, call) for call in calls])
+        return (*self.compilation.obligations, *own)
 
     def __call__(self, problems: object) -> tuple[SimulationResult, ...] | None:
         """Run all problems in one launch; NumPy arrays run on the target's simulator.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from math import gcd
 from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.base.diagnostics import CallError
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 Bindings = Mapping[Size, int | Space] | Mapping[str, int | Space]
 Transform = Callable[[Schedule], Schedule]
-SPECIALISED_DIVISOR = 16  # dynamic sizes are specialised on their common divisor with this
 
 
 class TileKernel:
@@ -211,10 +209,11 @@ class TileKernel:
     def specialised(self, call: Call) -> CompiledKernel:
         """The compiled kernel for a call's sizes, strides, alignments and device."""
         from tilewright.driver.launch import device_target
+        from tilewright.driver.specialisation import open_multiple
 
         sizes = call.axis_sizes(self.bindings)
         fixed = {a: n for a, n in sizes.items() if a not in self.dynamic}
-        open_sizes = {a: gcd(n, SPECIALISED_DIVISOR) for a, n in sizes.items() if a in self.dynamic}
+        open_sizes = {a: open_multiple(n) for a, n in sizes.items() if a in self.dynamic}
         alignments = {n: min(16, v.alignment) for n, v in call.tensors.items()}
         target = device_target(call.device) or self.default_target().name
         if not open_sizes:

@@ -97,9 +97,7 @@ class Footprint:
                 )
 
 
-def refuse_shared(
-    tensors: Sequence[Tensor], problems: Sequence[Sequence[TensorView]]
-) -> None:  # fmt: skip
+def refuse_shared(tensors: Sequence[Tensor], problems: Sequence[Sequence[TensorView]]) -> None:
     """CallError where a tensor that one problem writes shares memory with any other tensor.
 
     Of all tensors, in the order in which they begin, each is compared with those that reach it.

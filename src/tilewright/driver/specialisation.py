@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING
 
 from tilewright.base.spaces import Space
@@ -15,6 +16,14 @@ from tilewright.target.model import Target
 if TYPE_CHECKING:
     from tilewright.kernel.ops import Kernel
     from tilewright.schedule.plan import Plan
+
+_DIVISOR = 16
+
+
+def open_multiple(*sizes: int) -> int:
+    """What an open size, which may have these values, is a multiple of for a kernel: their common
+    divisor with 16."""
+    return gcd(_DIVISOR, *sizes)
 
 
 @dataclass(frozen=True)

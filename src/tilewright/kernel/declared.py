@@ -5,6 +5,7 @@ A caller needs no more of a kernel than this to launch it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -235,6 +236,11 @@ def shared_bytes(shared: tuple[Shared, ...], phases: tuple[Phases, ...]) -> int:
     buffers = (s.offset + s.elements * s.dtype.bytes for s in shared)
     barriers = (p.offset + p.count * PHASE_BYTES for p in phases)
     return max((*buffers, *barriers), default=0)
+
+
+def block_count(kernel: Interface, symbols: Mapping[str, int]) -> int:
+    """The blocks of a launch for these sizes."""
+    return prod(extent.evaluate(symbols) for extent in kernel.grid)
 
 
 EXCHANGE_PIECE = 16  # bytes that a thread leaves and takes together

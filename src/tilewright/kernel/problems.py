@@ -12,12 +12,12 @@ then where each problem's blocks start. Rows that are not used start after all b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.diagnostics import CallError, CoverageError
 from tilewright.base.spans import Span
-from tilewright.kernel.declared import Interface, Mode
+from tilewright.kernel.declared import Interface, Mode, block_count
 from tilewright.poly.concatenation import concatenation_fault, starts_of
 from tilewright.poly.results import Assumed, Kind, Obligation, Proved, Refuted
 
@@ -151,3 +151,9 @@ def joining(
             for t in kernel.tensors if t.mode is not Mode.IN
         ),
     )  # fmt: skip
+
+
+def joined(kernel: Interface, symbols: Sequence[Mapping[str, int]]) -> tuple[Obligation, ...]:
+    """`joining` for one launch of the kernel for each of these sizes."""
+    blocks = [block_count(kernel, own) for own in symbols]
+    return joining(kernel, starts_of(blocks), blocks, sum(blocks))

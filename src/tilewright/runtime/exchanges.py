@@ -5,11 +5,16 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from math import prod
 from threading import get_ident
 from typing import Any
 
-from tilewright.kernel.declared import Exchange, Interface, exchange_bytes, exchange_flags
+from tilewright.kernel.declared import (
+    Exchange,
+    Interface,
+    block_count,
+    exchange_bytes,
+    exchange_flags,
+)
 from tilewright.runtime.cuda_driver import (
     DeviceMemory,
     beside_captures,
@@ -40,7 +45,7 @@ class Exchanges:
 
     def __init__(self, kernel: Interface, offsets: Sequence[int], device: int) -> None:
         """`offsets`: where the pointer to each exchange lies in a launch's buffer, in bytes."""
-        blocks = prod(e.const for e in kernel.grid)
+        blocks = block_count(kernel, {})
 
         def size(exchange: Exchange) -> int:
             return exchange_bytes(exchange, blocks, kernel.warps, kernel.threads)

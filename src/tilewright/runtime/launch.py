@@ -7,14 +7,13 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
-from tilewright.kernel.declared import Interface
+from tilewright.kernel.declared import Interface, block_count
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
 from tilewright.runtime.exchanges import Exchanges
@@ -284,7 +283,7 @@ def bound_arguments(
             expected="a value for each symbol and scalar of the kernel",
         )
     check_contracts(kernel, symbols)
-    blocks = prod(extent.evaluate(symbols) for extent in kernel.grid)
+    blocks = block_count(kernel, symbols)
     if not 0 < blocks < 1 << 31:
         raise CallError(
             f"{kernel.name} would be launched with {blocks} blocks",

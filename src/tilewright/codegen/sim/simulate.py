@@ -30,6 +30,7 @@ from tilewright.codegen.sim.report import BufferTally, SimReport, Tally
 from tilewright.codegen.sim.site import Crew
 from tilewright.codegen.sim.transfer import check_swizzle
 from tilewright.kernel.async_ops import BulkLoad, BulkStore
+from tilewright.kernel.declared import block_count
 from tilewright.kernel.ops import (
     Assign,
     AsyncCopy,
@@ -77,7 +78,7 @@ def simulate(
     values = _bind_symbols(kernel, symbols)
     tensors = _tensors(kernel, arguments, values, checks=checks)
     scalars = {scalar.name: _scalar(scalar, arguments) for scalar in kernel.scalars}
-    blocks = prod(extent.evaluate(values) for extent in kernel.grid)
+    blocks = block_count(kernel, values)
     tally = Tally(shared={buffer.name: BufferTally() for buffer in kernel.shared})
     random = None if seed is None else np.random.default_rng(seed)
     with np.errstate(all="ignore"):

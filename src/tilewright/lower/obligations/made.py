@@ -30,6 +30,7 @@ from tilewright.target.model import Target
 
 _MOST_TURNS = 3
 _ORDER = ("terms", "tensor", "op")  # in which what is missing is looked for
+_PLUS_ERF = (("op", "add"), ("op", "erf"))  # which lowering may do as one operation
 _COMBINED = {"add": "sum", "mul": "product", "max": "maximum", "min": "minimum"}
 
 
@@ -74,15 +75,16 @@ Asked = Mapping[Contribution, tuple[int, Span | None]]  # how often at least, an
 
 def _asked(graph: Graph, *, by_data: bool) -> dict[str, list[Asked]]:
     """For each tensor, what each write of it is made of."""
+    writes = [op for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)]
+    written = {op.memory for op in writes}
     found: dict[str, list[Asked]] = {}
-    for op in ops.walk(graph.body):
-        if isinstance(op, ops.WriteOp) and not graph.memory(op.memory).allocated:
-            found.setdefault(op.memory, []).append(_of_write(graph, op, by_data=by_data))
+    for op in writes:
+        if not graph.memory(op.memory).allocated:
+            found.setdefault(op.memory, []).append(_of_write(graph, op, written, by_data=by_data))
     return found
 
 
-def _of_write(graph: Graph, write: ops.WriteOp, *, by_data: bool) -> Asked:
-    written = {op.memory for op in ops.walk(graph.body) if isinstance(op, ops.WriteOp)}
+def _of_write(graph: Graph, write: ops.WriteOp, written: set[str], *, by_data: bool) -> Asked:
     counts: Counter[Contribution] = Counter()
     spans: dict[Contribution, Span | None] = {}
     for op in _needed(graph, [write.value], _certain_by_data if by_data else _certain):
@@ -235,9 +237,7 @@ def _lack(found: Contributions, one: Stored, asked: Mapping[str, Sequence[Asked]
 def _first(found: Contributions, one: Stored, write: Asked) -> _Lack | None:
     for what, (of, span) in write.items():
         times = found.count(one, what)
-        if what == ("op", "erf"):  # two operations may be done as one
-            times += found.count(one, ("op", "one_plus_erf"))
-        if what == ("op", "add"):
+        if what in _PLUS_ERF:
             times += found.count(one, ("op", "one_plus_erf"))
         if times < of:
             return _Lack(one, what, times, of, span)
