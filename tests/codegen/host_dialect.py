@@ -86,6 +86,9 @@ class HostDialect:
     counters: ClassVar = {"block": "tw_block_index", "thread": "tw_thread_index"}
     vectors: ClassVar = {1: "char", 2: "short", 4: "int", 8: "tw_int2", 16: "tw_int4"}
 
+    def warp(self, quotient: str, _kernel: Kernel, /) -> str:
+        return quotient
+
     def lacks(self, operation: str, dtype: DType, /) -> bool:
         return False
 

@@ -72,15 +72,30 @@ class AccessPrinter:
 
         The copy engine and the matrix unit swizzle addresses themselves.
         """
+        buffer = self._shared(ref)
+        offset = self.index.text(self._linear(buffer, ref.index))
+        name = self.names.memory[ref.name]
+        return name if offset == "0" else f"{name} + {offset}"
+
+    def in_units(self, ref: TileRef, size: int) -> tuple[str, str]:
+        """A shared buffer's C pointer, and how many times `size` bytes after it a tile begins,
+        without its swizzle. The tile begins at a multiple."""
+        buffer = self._shared(ref)
+        linear = self._linear(buffer, ref.index)
+        return self.names.memory[ref.name], self.index.text(linear // (size // buffer.dtype.bytes))
+
+    def _shared(self, ref: MemRef | TileRef) -> Shared:
         buffer = self.kernel.shared_buffer(ref.name)
         if buffer is None:
             raise LegalityError(f"{ref.name} is not a shared buffer of {self.kernel.name}")
+        return buffer
+
+    def _linear(self, buffer: Shared, index: tuple[Expr, ...]) -> Expr:
+        """The offset of an element of a shared buffer, in elements and without the swizzle."""
         linear = Expr(())
-        for coordinate, stride in zip(ref.index, buffer.strides, strict=True):
+        for coordinate, stride in zip(index, buffer.strides, strict=True):
             linear = linear + self.index.scope.resolve(coordinate) * stride
-        offset = self.index.text(linear)
-        name = self.names.memory[ref.name]
-        return name if offset == "0" else f"{name} + {offset}"
+        return linear
 
     def _tensor(self, name: str) -> Tensor:
         tensor = self.kernel.tensor(name)
@@ -92,9 +107,7 @@ class AccessPrinter:
         return tensor
 
     def _shared_element(self, buffer: Shared, index: tuple[Expr, ...]) -> str:
-        linear = Expr(())
-        for coordinate, stride in zip(index, buffer.strides, strict=True):
-            linear = linear + self.index.scope.resolve(coordinate) * stride
+        linear = self._linear(buffer, index)
         swizzle = buffer.swizzle if buffer.swizzle and buffer.swizzle.bits else None
         running = running_part(linear, swizzle, self.index.scope)
         rest = linear - running

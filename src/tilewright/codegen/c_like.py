@@ -249,7 +249,7 @@ class _Printer:
         texts = {
             "block": own_block(block) if self.room else block,
             "thread": self.dialect.counters["thread"],
-            "warp": f"{name['thread']} / {size}",
+            "warp": self.dialect.warp(f"{name['thread']} / {size}", self.kernel),
             "lane": f"{name['thread']} % {size}",
         }
         wanted = {counter for counter in COUNTERS if name[counter] in words}

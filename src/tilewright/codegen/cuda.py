@@ -16,6 +16,7 @@ from tilewright.codegen.dialect import STORED, Copy, call, plain_copy, stored_ty
 from tilewright.codegen.prelude import FUNCTION, function
 from tilewright.kernel.async_ops import AsyncStatement, SetRegisters
 from tilewright.kernel.ops import Kernel, walk
+from tilewright.kernel.scopes import is_warpgroup_wide
 from tilewright.poly.layout import Place
 from tilewright.target.model import MatrixLoad, MmaAtom, Scope, Target
 
@@ -41,6 +42,12 @@ class _Cuda:
     @property
     def counters(self) -> Mapping[str, str]:
         return {"block": "blockIdx.x", "thread": "threadIdx.x"}
+
+    def warp(self, quotient: str, kernel: Kernel, /) -> str:
+        # The matrix unit takes uniform registers. What depends on the warp is computed in them
+        # where ptxas sees that all lanes agree: half of the instructions of a main loop.
+        uniform = any(is_warpgroup_wide(s) for s in walk(kernel.body))
+        return f"__shfl_sync({_WHOLE_WARP}, {quotient}, 0)" if uniform else quotient
 
     @property
     def vectors(self) -> Mapping[int, str]:

@@ -281,4 +281,4 @@ def _mma(mma: WarpgroupMma, access: AccessPrinter) -> list[str]:
 
 def _described(ref: TileRef, form: Descriptor, access: AccessPrinter) -> str:
     strides = f"{form.leading}, {form.stride}, {_MODES[form.swizzle]}"
-    return f"tw_matrix_descriptor<{strides}>({access.unswizzled(ref)})"
+    return f"tw_matrix_descriptor<{strides}>({', '.join(access.in_units(ref, 16))})"

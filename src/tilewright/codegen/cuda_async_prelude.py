@@ -133,8 +133,9 @@ for (int i = 0; i < n; ++i) tw_hold(fragment[i]);
 
 # The start address in units of 16 bytes, then the two strides alike, then the swizzle mode.
 # In a cluster the upper bits of a shared address name the block; the descriptor takes none.
+# A tile's place is added in the descriptor's own units: the base is computed once, not each time.
 _DESCRIPTOR = """
-const unsigned low = (tw_shared_address(p) & 0x3ffff) >> 4 | leading / 16 << 16;
+const unsigned low = ((tw_shared_address(p) & 0x3ffff) >> 4 | leading / 16 << 16) + units;
 const unsigned high = stride / 16 | mode << 30;
 return (unsigned long long)high << 32 | low;
 """
@@ -233,9 +234,12 @@ ASYNC_PRELUDE: dict[str, str] = dict(
         (
             "tw_matrix_descriptor",
             "template <unsigned leading, unsigned stride, unsigned mode>\n"
-            + function("tw_matrix_descriptor", "unsigned long long", "const void* p", _DESCRIPTOR)[
-                1
-            ],
+            + function(
+                "tw_matrix_descriptor",
+                "unsigned long long",
+                "const void* p, int units",
+                _DESCRIPTOR,
+            )[1],
         ),
         *_MATRIX_STORES,
     )

@@ -91,6 +91,10 @@ class Dialect(Protocol):
     @property
     def counters(self) -> Mapping[str, str]: ...
 
+    def warp(self, quotient: str, kernel: Kernel, /) -> str:
+        """The warp of a thread; `quotient` is the thread over the threads of a warp."""
+        ...
+
     @property
     def vectors(self) -> Mapping[int, str]:
         """Bytes -> the C type of one memory access of that width."""

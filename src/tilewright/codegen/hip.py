@@ -61,6 +61,9 @@ class _Hip:
             "thread": "__builtin_amdgcn_workitem_id_x()",
         }
 
+    def warp(self, quotient: str, _kernel: Kernel, /) -> str:
+        return quotient
+
     @property
     def vectors(self) -> Mapping[int, str]:
         return {1: "char", 2: "short", 4: "int", 8: "tw_int2", 16: "tw_int4"}
