@@ -18,10 +18,12 @@ from tilewright.codegen.sim import simulate
 from tilewright.driver.axes import named_axes
 from tilewright.driver.compile import Compilation, Specialisation, compile_program
 from tilewright.kernel.async_ops import ArriveExpect, BulkLoad, BulkWait, PhaseWait, ProxyFence
-from tilewright.kernel.ops import Body, Kernel, Load, Loop, Statement, Store, walk
+from tilewright.kernel.ops import Body, If, Kernel, Load, Loop, Statement, Store, walk
 from tilewright.kernel.rewrite import rewrite
 from tilewright.lower.obligations import verify
+from tilewright.poly.expr import Expr
 from tilewright.poly.results import Proved, Refuted
+from tilewright.schedule.text import print_plan
 from tilewright.target.nvidia import SM_90A
 
 FEW = replace(SM_90A, multiprocessors=3)  # fewer than tiles: blocks go on to further ones
@@ -106,10 +108,24 @@ CASES: dict[str, tuple[tuple[int, int], tuple[int, int, int]]] = {
 def test_a_residual_is_brought(case: str, dtype: tw.DType) -> None:
     (tile_m, tile_n), (m, n, k) = CASES[case]
     made = compiled(residual(tile_m, tile_n, dtype=dtype, pingpong=True), m, n, k)
-    assert len(brought(made.kernel)) == 1
+    assert made.plan.panels == (4 if case == "a panel outside" else 2)
+    assert len(brought(made.kernel)) == made.plan.panels - 1
     assert not any(isinstance(s, Load) and s.src.name == "r" for s in walk(made.kernel.body))
     for seed in (0, 5):
         arrays = operands(m, n, k, dtype=dtype)
+        simulate(made.kernel, FEW, arrays, {}, seed=seed)
+        np.testing.assert_array_equal(wide(arrays["c"]), wide(expected(arrays)))
+
+
+@pytest.mark.parametrize(("tile_n", "panels"), [(128, 3), (192, 4)])
+def test_what_the_ring_leaves_brings_panels_ahead(tile_n: int, panels: int) -> None:
+    m, n, k = 712, 904, 128
+    made = compiled(residual(128, tile_n, pingpong=True, stages=4), m, n, k)
+    assert made.plan.panels == panels
+    assert f"an output leaves through {panels} panels" in print_plan(made.plan)
+    assert len(brought(made.kernel)) == panels - 1
+    for seed in (0, 5):
+        arrays = operands(m, n, k)
         simulate(made.kernel, FEW, arrays, {}, seed=seed)
         np.testing.assert_array_equal(wide(arrays["c"]), wide(expected(arrays)))
 
@@ -265,6 +281,94 @@ def misread(statement: Statement) -> Body:
 
 def without(gone: Callable[[Statement], bool]) -> Callable[[Statement], Body]:
     return lambda statement: () if gone(statement) else (statement,)
+
+
+def is_first(statement: Statement) -> bool:
+    """One of the copies of panels that are started before the first one is computed."""
+    return (
+        isinstance(statement, BulkLoad)
+        and statement.map == "r_box"
+        and statement.dst.index[1].is_const
+    )
+
+
+def place(shift: int) -> Callable[[Statement], Body]:
+    """Panels are brought to another place."""
+
+    def change(statement: Statement) -> Body:
+        if not (isinstance(statement, BulkLoad) and statement.map == "r_box"):
+            return (statement,)
+        role, number, *rest = statement.dst.index
+        index = (role, (number + shift) % 4, *rest)
+        return (replace(statement, dst=replace(statement.dst, index=index)),)
+
+    return change
+
+
+def fewer(statement: Statement) -> Body:
+    """The last panel is not brought."""
+    if not isinstance(statement, If):
+        return (statement,)
+    if not any(isinstance(s, BulkLoad) and s.map == "r_box" for s in statement.body):
+        return (statement,)
+    within, *rest = statement.guard
+    return (replace(statement, guard=(replace(within, expr=within.expr - 1), *rest)),)
+
+
+def other_phase(statement: Statement) -> Body:
+    """Each panel is waited for as if it were the one before."""
+    if not lands(statement) or not isinstance(statement, PhaseWait):
+        return (statement,)
+    index = statement.phase.index
+    role = Expr.of("role") * 3
+    return (
+        replace(statement, phase=replace(statement.phase, index=role + (index - role + 2) % 3)),
+    )
+
+
+AHEAD: dict[str, Callable[[Statement], Body]] = {
+    "no wait for the panel": without(lands),
+    "the first panels are not copied": without(is_first),
+    "the tile before may be leaving": without(
+        lambda s: isinstance(s, BulkWait) and s.read and s.pending == 0
+    ),
+    "the panel before may be leaving": without(
+        lambda s: isinstance(s, BulkWait) and s.read and s.pending == 1
+    ),
+    "the panel beside it": moved,
+    "the place beside it": place(1),
+    "the last panel is not copied": fewer,
+    "the wait for another panel": other_phase,
+    "the wrong parity": late,
+}
+
+
+@cache
+def ahead() -> Compilation:
+    return compiled(residual(128, 192, pingpong=True), 512, 576, 64)
+
+
+@pytest.mark.parametrize("fault", AHEAD)
+def test_a_fault_of_panels_ahead_is_refuted(fault: str) -> None:
+    made = ahead()
+    wrong = replace(made.kernel, body=rewrite(made.kernel.body, AHEAD[fault]))
+    assert wrong.body != made.kernel.body
+    found = verify(wrong, FEW, named_axes(made.graph))
+    assert any(isinstance(o.result, Refuted) for o in found), [
+        o for o in found if not isinstance(o.result, Proved)
+    ]
+
+
+@pytest.mark.parametrize("fault", AHEAD)
+def test_a_fault_of_panels_ahead_is_simulated(fault: str) -> None:
+    """It fails, or computes something else."""
+    wrong = replace(ahead().kernel, body=rewrite(ahead().kernel.body, AHEAD[fault]))
+    arrays = operands(512, 576, 64)
+    try:
+        simulate(wrong, FEW, arrays, {})
+    except TilewrightError:
+        return
+    assert not np.array_equal(wide(arrays["c"]), wide(expected(arrays)))
 
 
 FAULTS: dict[str, Callable[[Statement], Body]] = {

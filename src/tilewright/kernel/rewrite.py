@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tilewright.kernel.async_ops import (
@@ -99,6 +99,23 @@ def strip_spans(kernel: Kernel) -> Kernel:
 def substitute(body: Body, values: Mapping[str, Expr | int | str]) -> Body:
     """Replace variables in every expression. The caller sees to it that none is bound within."""
     return rewrite(body, lambda s: (map_expressions(s, lambda e: e.substitute(values)),))
+
+
+def unrolled(body: Body, counters: Collection[str]) -> Body:
+    """Without the loops that have these counters: their bodies for one number after the other.
+
+    What the bodies declare is declared as often, so a counter's loop should declare nothing.
+    """
+
+    def copies(statement: Statement) -> Body:
+        match statement:
+            case Loop(var, extent) if var in counters and extent.is_const:
+                turns = (substitute(statement.body, {var: n}) for n in range(extent.const))
+                return tuple(s for turn in turns for s in turn)
+            case _:
+                return (statement,)
+
+    return rewrite(body, copies)
 
 
 # ---------------------------------------------------------------- expressions of a statement

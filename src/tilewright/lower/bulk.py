@@ -9,7 +9,13 @@ from tilewright.kernel.async_ops import BulkCommit, BulkStore, BulkWait, ProxyFe
 from tilewright.kernel.ops import If, MemRef, Shared, Statement, Store
 from tilewright.lower.access import store_global
 from tilewright.lower.builder import Builder, Fragment
-from tilewright.lower.panel_reads import PanelRead, bring_panel, load_piece
+from tilewright.lower.panel_reads import (
+    PanelRead,
+    await_panel,
+    bring_first,
+    bring_next,
+    load_piece,
+)
 from tilewright.lower.panel_work import (
     Elementwise,
     by_panel,
@@ -21,13 +27,15 @@ from tilewright.lower.panels import (
     PanelPlace,
     Panels,
     meeting_of_one,
+    one_thread,
     panel_box,
     panel_corner,
+    panel_place,
     panels_of,
     piece_access,
     swizzle_of,
 )
-from tilewright.poly.expr import Expr, Guard, equal
+from tilewright.poly.expr import Expr, equal
 from tilewright.schedule.boxes import PANELS
 
 V = Expr.of
@@ -57,28 +65,31 @@ def store_bulk(
     if brought is not None:
         own = {**own, brought.made.name: brought.piece(panels)}
     box = panel_box(b, op.memory, op.type.axes, panels, op.span)
-    buffer = _buffer(b, op, panels)
-    with (
-        b.guarded(b.whole_tile(), None, op.span),
-        b.unrolled("strip", panels.strips, op.span) as strip,
-        b.unrolled("panel", panels.count, op.span) as panel,
-    ):
-        slot = (strip * panels.count + panel) % PANELS
-        corner = MemRef(buffer.name, (V(b.role), slot, V(0), V(0)))
-        _free_slot(b, panels, strip, panel)
-        if brought is None:
-            b.emit(meeting_of_one(b))
-        else:
-            bring_panel(b, brought, panels, corner, (strip, panel))
-        with b.unrolled("piece", panels.pieces, op.span) as piece:
-            place = PanelPlace(strip, panel, piece, own)
-            if brought is not None:
-                b.emit(load_piece(b, brought, panels, place, buffer, slot))
-            for statement in each:
-                b.emit(in_piece(b, statement, value, panels, place))
-            b.emit(_store(b, op, value, panels, place, buffer, slot))
-        coordinates = panel_corner(b, op.type.axes, value.layout, panels, box, (strip, panel))
-        _start_copy(b, BulkStore((), box.name, coordinates, corner, op.span))
+    buffer = _buffer(b, op, panels, PANELS if brought is None else b.plan.panels)
+    with b.guarded(b.whole_tile(), None, op.span):
+        if brought is not None:
+            bring_first(b, brought, panels, buffer)
+        with (
+            b.unrolled("strip", panels.strips, op.span) as strip,
+            b.unrolled("panel", panels.count, op.span) as panel,
+        ):
+            number = strip * panels.count + panel
+            corner = panel_place(b, buffer, number)
+            if brought is None:
+                _free_place(b, panels, number)
+                b.emit(meeting_of_one(b))
+            else:
+                bring_next(b, brought, panels, buffer, number)
+                await_panel(b, brought, panels, number)
+            with b.unrolled("piece", panels.pieces, op.span) as piece:
+                place = PanelPlace(strip, panel, piece, own)
+                if brought is not None:
+                    b.emit(load_piece(b, brought, panels, place, corner))
+                for statement in each:
+                    b.emit(in_piece(b, statement, value, panels, place))
+                b.emit(_store(b, op, value, panels, place, corner))
+            at = panel_corner(b, op.type.axes, value.layout, panels, box, (strip, panel))
+            _start_copy(b, BulkStore((), box.name, at, corner, op.span))
     if rest := b.whole_tile(whole=False):
         with b.guarded(rest, None, op.span):
             _store_rows(b, op, value, panels, each, own)
@@ -106,10 +117,10 @@ def _store_rows(
             b.emit(in_piece(b, statement, value, panels, place))
 
 
-def _buffer(b: Builder, op: ops.WriteOp, panels: Panels) -> Shared:
-    """Two panels for each warpgroup; outputs of one kind share them."""
+def _buffer(b: Builder, op: ops.WriteOp, panels: Panels, places: int) -> Shared:
+    """So many panels for each warpgroup; outputs of one kind share them."""
     roles = b.plan.roles
-    shape = (roles.consumers if roles else 1, PANELS, *panels.rows)
+    shape = (roles.consumers if roles else 1, places, *panels.rows)
     for shared in b.shared:
         if shared.name in b.panels and (shared.shape, shared.dtype) == (shape, op.type.dtype):
             return shared
@@ -120,30 +131,27 @@ def _buffer(b: Builder, op: ops.WriteOp, panels: Panels) -> Shared:
     return made
 
 
-def _free_slot(b: Builder, panels: Panels, strip: Expr, panel: Expr) -> None:
-    """Let one thread wait until the copy engine has read what was in a panel's slot."""
-    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
-    whole = panels.strips * panels.count
-    if whole > 1 and whole % PANELS:  # the tile before ended on the same slot
-        first: Guard = (equal(strip, 0), equal(panel, 0))
-        b.emit(If((*first, *one), (BulkWait(0, read=True),)))
-    b.emit(If(one, (BulkWait(PANELS - 1 if whole > 1 else 0, read=True),)))
+def _free_place(b: Builder, panels: Panels, number: Expr) -> None:
+    """Let one thread wait until the copy engine has read what was in a panel's place."""
+    one = one_thread(b)
+    if panels.whole > 1 and panels.whole % PANELS:  # the tile before ended on the same place
+        b.emit(If((equal(number, 0), *one), (BulkWait(0, read=True),)))
+    b.emit(If(one, (BulkWait(PANELS - 1 if panels.whole > 1 else 0, read=True),)))
 
 
 def _start_copy(b: Builder, copy: BulkStore) -> None:
     """When all have stored their part of a panel, one thread starts its copy."""
     b.emit(ProxyFence())
     b.emit(meeting_of_one(b))
-    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
-    b.emit(If(one, (copy, BulkCommit())))
+    b.emit(If(one_thread(b), (copy, BulkCommit())))
 
 
 def _store(
     b: Builder, op: ops.WriteOp, value: Fragment, panels: Panels, place: PanelPlace,
-    buffer: Shared, slot: Expr,
+    corner: MemRef,
 ) -> Store:  # fmt: skip
     """A piece's registers to shared memory, by matrix stores where there are any."""
-    found = piece_access(b, value, panels, place, buffer, slot, b.target.matrix_stores)
+    found = piece_access(b, value, panels, place, corner, b.target.matrix_stores)
     return Store(
         found.over, found.memory, place.register(found.registers), 2, found.axis, span=op.span,
         matrix=found.matrix,

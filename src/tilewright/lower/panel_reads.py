@@ -14,24 +14,27 @@ from tilewright.graph import ops
 from tilewright.kernel.async_ops import (
     ArriveExpect,
     BulkLoad,
+    BulkWait,
     PhaseRef,
     Phases,
     PhaseWait,
     TensorMap,
 )
-from tilewright.kernel.ops import If, Load, MemRef, Shared
+from tilewright.kernel.ops import If, Load, MemRef, Shared, Statement
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.panels import (
     PanelPlace,
     Panels,
+    one_thread,
     panel_box,
     panel_corner,
+    panel_place,
     panels_of,
     piece_access,
 )
 from tilewright.mapping.layouts import Tiled
-from tilewright.poly.expr import Expr, equal
-from tilewright.schedule.boxes import bulk_problem, contiguous_position
+from tilewright.poly.expr import Expr, less
+from tilewright.schedule.boxes import bulk_problem, contiguous_position, in_flight
 from tilewright.schedule.pipelined import ring_problem
 from tilewright.schedule.plan import Staging
 from tilewright.schedule.role_products import made_of
@@ -41,13 +44,14 @@ V = Expr.of
 
 @dataclass(frozen=True, slots=True)
 class PanelRead:
-    """A tile that is brought panel by panel: its registers, its box, and the phases of the panels
-    of each warpgroup."""
+    """A tile that is brought panel by panel: its registers, its box, and `flights` phases for each
+    warpgroup, which its panels take in turn."""
 
     read: ops.ReadOp
     made: Fragment
     box: TensorMap
     landed: str
+    flights: int
 
     def piece(self, panels: Panels) -> tuple[int, ...]:
         """The shape of a thread's registers for one piece: 64 rows of it for 128 threads."""
@@ -65,7 +69,7 @@ def bring_for(b: Builder, op: ops.WriteOp, tiled: Tiled) -> PanelRead | None:
     panels = panels_of(b, op, tiled.layout)
     if panels is None or panels.count == 1 or len(b.scopes) > 1:
         return None
-    if op.type.dtype.bytes != 2 or ring_problem(b.plan.grid, V(panels.strips * panels.count), 1):
+    if op.type.dtype.bytes != 2 or ring_problem(b.plan.grid, V(panels.whole), 1):
         return None
     read = next(_reads(b, op), None)
     if read is None:
@@ -74,10 +78,10 @@ def bring_for(b: Builder, op: ops.WriteOp, tiled: Tiled) -> PanelRead | None:
     made = b.fragment(read.memory, read.type.dtype, own, read.span)
     b.scopes[-1].memo[read.id, own] = made
     landed = b.name(f"{read.memory}_landed")
-    b.phases.append(Phases(landed, roles.consumers, 1, span=read.span))
-    return PanelRead(
-        read, made, panel_box(b, read.memory, read.type.axes, panels, read.span), landed
-    )
+    flights = in_flight(b.plan.panels)
+    b.phases.append(Phases(landed, roles.consumers * flights, 1, span=read.span))
+    box = panel_box(b, read.memory, read.type.axes, panels, read.span)
+    return PanelRead(read, made, box, landed, flights)
 
 
 def _reads(b: Builder, op: ops.WriteOp) -> Iterator[ops.ReadOp]:
@@ -106,28 +110,63 @@ def _once(b: Builder, number: int, op: ops.WriteOp) -> bool:
     return True
 
 
-def bring_panel(
-    b: Builder, brought: PanelRead, panels: Panels, corner: MemRef, at: tuple[Expr, Expr]
+def bring_first(b: Builder, brought: PanelRead, panels: Panels, buffer: Shared) -> None:
+    """Start the copies of a tile's first panels but one, when those of the tile before have left.
+
+    Panels that fill all places leave in the order in which the next tile needs them.
+    """
+    copies = [
+        statement
+        for number in range(brought.flights - 1)
+        for statement in _copy(b, brought, panels, buffer, V(number))
+    ]
+    if copies or panels.whole % buffer.shape[1]:
+        b.emit(If(one_thread(b), (BulkWait(0, read=True), *copies)))
+
+
+def bring_next(
+    b: Builder, brought: PanelRead, panels: Panels, buffer: Shared, number: Expr
 ) -> None:
-    """Start the copy of a panel, whose slot is free, and wait until it has landed."""
-    read, roles = brought.read, b.plan.roles
-    count = roles.consumers if roles is not None else 1
-    strip, panel = at
-    number = b.turn // count * (panels.strips * panels.count) + strip * panels.count + panel
-    phase = PhaseRef(brought.landed, V(b.role))
+    """Start the copy of the panel that comes as many after this one as are on their way.
+
+    Its place is free when at most the panel before this one has not left.
+    """
+    coming = number + (brought.flights - 1)
+    inside = (less(coming, panels.whole),) if brought.flights > 1 else ()
+    copy = _copy(b, brought, panels, buffer, coming)
+    b.emit(If((*inside, *one_thread(b)), (BulkWait(1, read=True), *copy)))
+
+
+def _copy(
+    b: Builder, brought: PanelRead, panels: Panels, buffer: Shared, number: Expr
+) -> tuple[Statement, ...]:
+    read, phase = brought.read, _flight(b, brought, number)
     size = panels.rows[0] * panels.rows[1] * read.type.dtype.bytes
+    at = (number // panels.count, number % panels.count)
     coordinates = panel_corner(b, read.type.axes, brought.made.layout, panels, brought.box, at)
-    copy = BulkLoad((), corner, brought.box.name, coordinates, phase, span=read.span)
-    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
-    b.emit(If(one, (ArriveExpect(phase, size), copy)))
-    b.emit(PhaseWait(phase, number, read.span, note="the panel has landed"))
+    place = panel_place(b, buffer, number)
+    copy = BulkLoad((), place, brought.box.name, coordinates, phase, span=read.span)
+    return (ArriveExpect(phase, size), copy)
+
+
+def await_panel(b: Builder, brought: PanelRead, panels: Panels, number: Expr) -> None:
+    """All wait until a panel has landed."""
+    roles = b.plan.roles
+    count = roles.consumers if roles is not None else 1
+    before = b.turn // count * (panels.whole // brought.flights) + number // brought.flights
+    phase = _flight(b, brought, number)
+    b.emit(PhaseWait(phase, before, brought.read.span, note="the panel has landed"))
+
+
+def _flight(b: Builder, brought: PanelRead, number: Expr) -> PhaseRef:
+    return PhaseRef(brought.landed, V(b.role) * brought.flights + number % brought.flights)
 
 
 def load_piece(
-    b: Builder, brought: PanelRead, panels: Panels, place: PanelPlace, buffer: Shared, slot: Expr
+    b: Builder, brought: PanelRead, panels: Panels, place: PanelPlace, corner: MemRef
 ) -> Load:
     """A piece of the panel to registers, by matrix loads where there are any."""
-    found = piece_access(b, brought.made, panels, place, buffer, slot, b.target.matrix_loads)
+    found = piece_access(b, brought.made, panels, place, corner, b.target.matrix_loads)
     return Load(
         found.over, place.register(found.registers), found.memory, 2, found.axis,
         matrix=found.matrix, span=brought.read.span,

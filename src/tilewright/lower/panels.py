@@ -12,7 +12,7 @@ from tilewright.kernel.ops import MatrixShape, MemRef, Over, RegRef, Shared, Swi
 from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
-from tilewright.poly.expr import Expr
+from tilewright.poly.expr import Expr, Guard, equal
 from tilewright.poly.layout import Layout, Place
 from tilewright.schedule.boxes import ROW_BYTES, STRIP, bulk_problem, contiguous_position
 from tilewright.target.model import MatrixLoad
@@ -46,6 +46,11 @@ class Panels:
     def rows(self) -> tuple[int, int]:
         """The shape of a panel in shared memory."""
         return (self.width, STRIP) if self.across else (STRIP, self.width)
+
+    @property
+    def whole(self) -> int:
+        """The panels of a tile."""
+        return self.strips * self.count
 
     @property
     def tiles(self) -> int:
@@ -178,11 +183,21 @@ def meeting_of_one(b: Builder) -> NamedBarrier:
     return NamedBarrier(V(b.role) + PANEL, WARPGROUP_WARPS * b.plan.warp_size)
 
 
+def one_thread(b: Builder) -> Guard:
+    """Of a warpgroup."""
+    return (equal(b.role_warp, 0), equal(b.role_lane, 0))
+
+
+def panel_place(b: Builder, buffer: Shared, number: Expr) -> MemRef:
+    """Where a panel begins in shared memory: the panels of a tile take the places in turn."""
+    return MemRef(buffer.name, (V(b.role), number % buffer.shape[1], V(0), V(0)))
+
+
 def piece_access(
-    b: Builder, piece: Fragment, panels: Panels, place: PanelPlace, buffer: Shared, slot: Expr,
+    b: Builder, piece: Fragment, panels: Panels, place: PanelPlace, corner: MemRef,
     instructions: Sequence[MatrixLoad],
 ) -> PieceAccess:  # fmt: skip
-    """A piece in its panel, by one of the matrix instructions where there is one."""
+    """A piece in its panel, which begins at `corner`, by a matrix instruction if there is one."""
     m, n = panels.m, panels.n
     placed = b.place(piece.layout)
     known = {(d.axis, d.stride): v for d, v in
@@ -210,5 +225,5 @@ def piece_access(
         if form is not None:
             matrix = MatrixShape(form.name, str(lane_row), str(lane_column), names)
     own = RegRef(own.name, tuple(e.substitute(unit) for e in own.index))
-    memory = MemRef(buffer.name, (V(b.role), slot, *index))
+    memory = MemRef(corner.name, (*corner.index[:2], *index))
     return PieceAccess(over, own, memory, -2 if panels.across else -1, matrix)

@@ -11,6 +11,13 @@ BOX = 256  # elements along one axis of a box, at the most
 LEAST_ROW, ROW_BYTES = 32, 128  # bytes of a row in shared memory: what swizzles permute
 STRIP = 64  # rows of an output that leave together: those of one warpgroup instruction
 PANELS = 2  # of a warpgroup: it fills one while the copy engine reads the other
+MOST_PANELS = 4  # where there is room: more bring tiles of an epilogue earlier
+
+
+def in_flight(panels: int) -> int:
+    """How many of a warpgroup's panels the copy engine brings at a time, where an epilogue reads
+    them. While one is computed, the one before it may still be leaving."""
+    return panels - 1
 
 
 def row_panels(tile: int, size: int) -> tuple[int, int]:

@@ -11,7 +11,15 @@ from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.poly.expr import Expr
-from tilewright.schedule.boxes import PANELS, ROW_BYTES, STRIP, contiguous_position, row_panels
+from tilewright.schedule.boxes import (
+    MOST_PANELS,
+    PANELS,
+    ROW_BYTES,
+    STRIP,
+    contiguous_position,
+    in_flight,
+    row_panels,
+)
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan
@@ -91,7 +99,9 @@ def _plan(
     copied = {read.id for read, _ in found.copied}
     slot = sum(_tile_bytes(read, own, axes, found, declared) for read, own in found.copied)
     slot += sum(s.slot_bytes for s in strips_of(graph, loop, copied, axes, declared))
-    room = _ring_bytes(graph, axes, found, parts, target)
+    panel = _panel_bytes(graph, axes, found, parts)
+    kept = PANELS * panel * _output_kinds(graph) + _exchanged(graph, axes)
+    room = target.shared_bytes - RESERVED - kept
     stages = hardware.stages or min(MOST_STAGES, room // slot)
     if stages < 2:
         return f"shared memory holds {stages} slots of {slot} bytes"
@@ -111,6 +121,7 @@ def _plan(
         roles=roles,
         ragged=found.ragged,
         own_terms=found.own_terms,
+        panels=_panels(graph, axes, found, room - stages * slot, panel),
     )
     if hardware.stream_k:
         return streamed(plan, graph, found.found, hardware.stream_k, target)
@@ -122,15 +133,28 @@ def _plan(
     return shared
 
 
-def _ring_bytes(
-    graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, parts: int, target: Target
-) -> int:
-    """Shared memory that panels of outputs and partial results leave to the ring."""
+def _panel_bytes(graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, parts: int) -> int:
+    """Shared memory of a panel of an output for each warpgroup."""
     columns = axes[found.contract.n or ""].tile
     widest = max(op.type.dtype.bytes for op in _writes(graph))
     panel = min(PANEL_BYTES, STRIP * (columns // owners_of(columns, parts)) * widest)
-    kept = found.roles.consumers * PANELS * panel * _output_kinds(graph)
-    return target.shared_bytes - RESERVED - kept - _exchanged(graph, axes)
+    return found.roles.consumers * panel
+
+
+def _panels(
+    graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, left: int, panel: int
+) -> int:
+    """Panels of a warpgroup. What the ring leaves makes room for more where an epilogue reads a
+    tile of its own, which is then brought earlier."""
+    writes = _writes(graph)
+    reads = [op.type.axes for op in graph.body if isinstance(op, ops.ReadOp)]
+    if not found.roles.pingpong or len(writes) > 1 or writes[0].type.axes not in reads:
+        return PANELS
+    rows, columns = found.contract.m or "", found.contract.n or ""
+    tile = axes[rows].tile * axes[columns].tile * writes[0].type.dtype.bytes
+    whole = found.roles.consumers * tile // panel  # that a warpgroup's tile is cut into
+    most = min(MOST_PANELS, PANELS + left // panel)
+    return max((n for n in range(PANELS, most + 1) if whole % in_flight(n) == 0), default=PANELS)
 
 
 def _loop(graph: Graph, roles: Roles) -> ops.Iterate:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.poly.expr import Expr
+from tilewright.schedule.boxes import PANELS
 from tilewright.schedule.grid import GridPlan
 from tilewright.schedule.own_terms import OwnTerms
 from tilewright.schedule.ragged import Ragged
@@ -148,7 +149,8 @@ class Plan:
     `order` lists the axes from the one most often contiguous in memory to the least.
     `grid` orders the tiles of the axes that have a block digit. `warps` are those that compute;
     with `roles`, a warpgroup more copies. With `ragged`, a tile's rows are those of one group;
-    with `own_terms`, the terms that it sums are.
+    with `own_terms`, the terms that it sums are. With roles, a warpgroup's output leaves through
+    `panels` places in shared memory.
     """
 
     axes: Mapping[str, AxisPlan]
@@ -163,3 +165,4 @@ class Plan:
     roles: Roles | None = None
     ragged: Ragged | None = None
     own_terms: OwnTerms | None = None
+    panels: int = PANELS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.poly.expr import Expr
+from tilewright.schedule.boxes import PANELS
 from tilewright.schedule.grid import SHARER, GridPlace, GridPlan, Merge, Split, Visit, visits
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
 
@@ -39,7 +40,9 @@ def _roles(roles: Roles, plan: Plan) -> str:
     )  # fmt: skip
     return (
         f"roles: one warpgroup copies ahead by the copy engine through {plan.stages} slots, {work}"
-        f"{given}" + (f"; {roles.stream}" if roles.stream else "")
+        f"{given}"
+        + (f"; {roles.stream}" if roles.stream else "")
+        + (f"; an output leaves through {plan.panels} panels" if plan.panels != PANELS else "")
     )
 
 

@@ -35,6 +35,7 @@ from tilewright.kernel.ops import (
     Store,
 )
 from tilewright.lower.obligations.accesses import VECTOR, Access, accesses
+from tilewright.lower.obligations.brought_ahead import taken_apart
 from tilewright.lower.obligations.bulk_boxes import (
     DEPTH,
     ROW,
@@ -51,10 +52,11 @@ from tilewright.lower.obligations.domains import domain
 from tilewright.lower.obligations.exchanged_elements import deposits_of
 from tilewright.lower.obligations.fragments import Atom
 from tilewright.lower.obligations.holdings import added, sources, vector, written
+from tilewright.lower.obligations.refilled import refills
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.lower.obligations.tracing import Wanted, either_lane, fault_at
 from tilewright.lower.obligations.unwritten import written_in_turn
-from tilewright.lower.obligations.writers import Write, writers, writes_to
+from tilewright.lower.obligations.writers import Write, newest, writers, writes_to
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.poly.layout import Place
 from tilewright.poly.prove import (
@@ -77,6 +79,7 @@ Definition = Load | Assign | Reduce | Mma | WarpgroupMma | Collect
 
 def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
     """One obligation for each store to a tensor with named axes that a load can be traced to."""
+    program = taken_apart(program)
     for site in program.sites:
         store = site.statement
         walk = _Walk(program, axes)
@@ -156,7 +159,7 @@ class _Walk:
     # ------------------------------------------------------------ registers
 
     def register(self, wanted: Wanted, name: str) -> Result | None:
-        """Look at every earlier definition of the fragment; the first fault."""
+        """Look at the earlier definitions of the fragment that may be left; the first fault."""
         for site in reversed(self.program.sites):  # lane steps widen what is wanted
             statement = site.statement
             match statement:
@@ -169,10 +172,14 @@ class _Walk:
                     | Collect(dst=dst)
                 ):
                     before = site.frame.path < wanted.frame.path
-                    if dst.name == name and before and self.enter(site):
+                    if dst.name != name or not before:
+                        continue
+                    if self.enter(site):
                         fault = self.definition(site, statement, wanted)
                         if fault is not None:
                             return fault
+                    if refills(self.program, site, wanted.frame):
+                        return None
                 case _:
                     pass
         return None
@@ -364,10 +371,10 @@ class _Walk:
         """What the reader's role itself has written."""
         found = list(writers(self.program.sites, read, name))
         if self.roles and all(w.loop is None for w in found):
-            found = found or self.newest(read, name)
+            found = found or newest(self.program.sites, self.found, read, name)
             if not found:
                 return Unknown(f"which write of {name} is read is not plain")
-            if not self.in_turn(read, found):
+            if not self.in_turn(read, name, found):
                 return Unknown(f"{name} is read in a turn that does not write it")
         for write in found:
             index, exprs, over = written(self.program.kernel, write.site)
@@ -382,26 +389,10 @@ class _Walk:
                 return fault
         return None
 
-    def newest(self, read: Site, name: str) -> list[Write]:
-        """The last write before a read, in the loops around it and in unrolled ones that have no
-        other write: the one that is read if it writes all of that."""
-        before = [
-            s for s in self.program.sites
-            if writes_to(s, name) and s.frame.path < read.frame.path
-        ]  # fmt: skip
-        around = read.frame.loops
-        if not before:
-            return []
-        *others, last = before
-        parts = [x for x in last.frame.loops if x not in around]
-        mixed = any(x in s.frame.loops for x in parts for s in others)
-        return [] if mixed or not all(x.unroll for x in parts) else [Write(last)]
-
-    def in_turn(self, read: Site, writes: Sequence[Write]) -> bool:
+    def in_turn(self, read: Site, name: str, writes: Sequence[Write]) -> bool:
         """Whether all that is read was written in the same turn by one of these."""
         sites = [w.site for w in writes]
         own = [a for a in self.found if not a.writes or any(a.site is s for s in sites)]
-        (name,) = {a.ref.name for a in own if a.writes}
         return all(written_in_turn(self.program, a, own) for a in self.reads(read, name))
 
     def reads(self, site: Site, name: str) -> list[Access]:

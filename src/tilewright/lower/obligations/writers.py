@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tilewright.kernel.async_ops import BulkLoad, RemoteStore
 from tilewright.kernel.ops import AsyncCopy, Loop, Store
+from tilewright.lower.obligations.accesses import Access
 from tilewright.lower.obligations.scope import Site
 from tilewright.lower.obligations.tracing import Names
 from tilewright.poly.expr import Constraint, Expr, Guard, Mod, at_least, less
@@ -82,6 +83,33 @@ def _in_turn(write: Site, read: Site) -> bool:
     return write.frame.path < read.frame.path and all(
         loop.unroll or id(loop) in around for loop in write.frame.loops
     )
+
+
+def newest(sites: Sequence[Site], found: Sequence[Access], read: Site, name: str) -> list[Write]:
+    """The last write before a read to places that it may be at, in the loops around it and in
+    unrolled ones that have no other such write: the one that is read if it writes all of that.
+
+    `found` are the accesses of all sites."""
+    reads = [a for a in found if a.site is read and a.ref.name == name and not a.writes]
+
+    def meets(site: Site) -> bool:
+        writes = [a for a in found if a.site is site and a.ref.name == name and a.writes]
+        return not writes or any(not _apart(w, r) for w in writes for r in reads)
+
+    before = [s for s in sites if writes_to(s, name) and s.frame.path < read.frame.path]
+    near = [s for s in before if meets(s)]
+    if not near:
+        return []
+    *others, last = near
+    parts = [x for x in last.frame.loops if x not in read.frame.loops]
+    mixed = any(x in s.frame.loops for x in parts for s in others)
+    return [] if mixed or not all(x.unroll for x in parts) else [Write(last)]
+
+
+def _apart(one: Access, other: Access) -> bool:
+    """Whether plain numbers in their indices keep two accesses of a buffer apart."""
+    pairs = zip(one.index, other.index, strict=True)
+    return any(a.is_const and b.is_const and a != b for a, b in pairs)
 
 
 def writes_to(site: Site, name: str) -> bool:
