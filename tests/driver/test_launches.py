@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import pytest
@@ -242,6 +244,19 @@ def test_a_bound_list_looks_at_nothing(lists: Recorder) -> None:
     assert lists.started == [(4, STREAM, (X.address,)), (4, 6, (X.address,))]
 
 
+def test_a_bound_call_keeps_its_tensors_alive(lists: Recorder) -> None:
+    x, y = (Tensor(t.address, t.shape) for t in (X, Y))
+    seen = [finalize(t, lambda: None) for t in (x, y)]
+    bound: Callable[..., Any] = scaled().bind(x, y, 2.0)
+    many: Callable[..., Any] = scaled().bind_grouped([(x, y, 2.0)])
+    del x, y
+    gc.collect()
+    assert all(s.alive for s in seen)
+    del bound, many
+    gc.collect()
+    assert not any(s.alive for s in seen)
+
+
 def test_a_list_refuses_tensors_that_share_memory_each_time(lists: Recorder) -> None:
     kernel = scaled()
     long = Tensor(3 << 20, (256, 32)), Tensor(4 << 20, (256, 32)), 3.0
@@ -312,7 +327,7 @@ def test_maps_are_encoded_once_for_each_address(
     for pointers in (first, second, first, second, first):
         bound(0, *pointers)
     assert encoded == [p[i] for p in (first, second) for i in each]
-    fixed = bound.fixed(*first)
+    fixed = bound.fixed(runtime_launch.Caller(int), *first)
     fixed(0)
     fixed(0)
     assert len(encoded) == 2 * len(each)

@@ -57,7 +57,7 @@ def test_the_table_that_a_launch_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     pointers = [[(4 * i + j + 1) << 12 for j in range(4)] for i in range(3)]
     flat = [p for own in pointers for p in own]
     launch(99, *flat)
-    launch.fixed(*flat)(99)
+    launch.fixed(runtime_launch.Caller(int), *flat)(99)
     assert seen[0] == seen[1]
     (data, _) = seen
     blocks = [b.blocks for b in bound]

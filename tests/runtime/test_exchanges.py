@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from c_functions import c_function
 
 from tilewright.kernel.declared import exchange_bytes, exchange_flags
 from tilewright.kernel.parse import parse_kernel
@@ -44,6 +45,7 @@ class FakeDriver:
         self.filled: list[tuple[int, int]] = []
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+        self.capturing = c_function(self.is_captured, 2, holding=True)
 
     def cuStreamCreate(self, _flags: int) -> tuple[int, int]:  # noqa: N802
         return 0, 99
@@ -70,7 +72,7 @@ class FakeDriver:
         before, self.mode = self.mode, mode
         return 0, before
 
-    def capturing(self, stream: int, place: int) -> int:
+    def is_captured(self, stream: int, place: int) -> int:
         ctypes.c_uint32.from_address(place).value = stream in self.captured
         return 0
 

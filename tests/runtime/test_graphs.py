@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import ctypes
-from threading import Thread
+import gc
+from collections.abc import Callable
+from threading import Barrier, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from c_functions import c_function
 
 import tilewright as tw
 from tilewright.base.diagnostics import ToolchainError
 from tilewright.runtime import cuda_driver, graphs
+from tilewright.runtime.cuda_driver import LaunchCalls
 from tilewright.runtime.graphs import as_graph
 
-CONTEXT, GRAPH = 0x70, 0x90
+# Handles are addresses: none fits into 32 bits.
+CONTEXT, GRAPH, STREAM = 0x7F12_3456_7890, 0x7FEE_DDCC_BBA0, 0x5577_6655_4430
+CURRENT = 0x5511_2233_4450  # the stream of calls that name none
 
 
 class FakeDriver:
-    """What `graphs` calls of the driver. `state` is the stream's, `status` the launch's result."""
+    """What `graphs` calls of the driver. `state` is the stream's, `status` the launch's result,
+    `unknown` that of the question for the state; `during` runs within the launch."""
 
     def __init__(self, devices: int = 1) -> None:
         self.events: list[Any] = []
         self.devices = devices
-        self.state = self.status = self.refused = 0
+        self.state = self.unknown = self.status = self.refused = 0
         self.current = CONTEXT
+        self.asked: list[int] = []
+        self.during: Callable[[], None] = lambda: None
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=1)
 
@@ -47,11 +56,13 @@ class FakeDriver:
 
     def launch(self, graph: int, stream: int) -> int:
         self.events.append((graph, stream))
+        self.during()
         return self.status
 
-    def capturing(self, _stream: int, place: int) -> int:
-        ctypes.c_uint64.from_address(place).value = self.state
-        return 0
+    def capturing(self, stream: int, place: int) -> int:
+        self.asked.append(stream)
+        ctypes.c_uint32.from_address(place).value = self.state
+        return self.unknown
 
     def context(self, place: int) -> int:
         ctypes.c_uint64.from_address(place).value = self.current
@@ -61,7 +72,12 @@ class FakeDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
-    calls = SimpleNamespace(graph=fake.launch, capturing=fake.capturing, context=fake.context)
+    calls = LaunchCalls(
+        launch=lambda *_: 0,
+        context=c_function(fake.context, 1),
+        graph=c_function(fake.launch, 2),
+        capturing=c_function(fake.capturing, 2, holding=True),
+    )
     for module in (graphs, cuda_driver):
         monkeypatch.setattr(module, "load_driver", lambda: fake)
     monkeypatch.setattr(graphs, "launch_calls", lambda: calls)
@@ -72,7 +88,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def started(driver: FakeDriver) -> tuple[Any, list[int], list[int]]:
     plain: list[int] = []
     recorded: list[int] = []
-    return as_graph(plain.append, recorded.append, CONTEXT), plain, recorded
+    start = as_graph(plain.append, recorded.append, CONTEXT, lambda: CURRENT)
+    return start, plain, recorded
 
 
 def test_a_launch_is_recorded_once_and_never_run_meanwhile(driver: FakeDriver) -> None:
@@ -83,45 +100,114 @@ def test_a_launch_is_recorded_once_and_never_run_meanwhile(driver: FakeDriver) -
     assert driver.events[-4:] == [
         "cuGraphDestroy", "cuStreamDestroy", "cuThreadExchangeStreamCaptureMode", "cuCtxPopCurrent",
     ]  # fmt: skip
-    for stream in (0, 42):
-        start(stream)
-    assert driver.events[-2:] == [(GRAPH, 0), (GRAPH, 42)]
+    driver.events.clear()
+    start(STREAM)
+    start(stream=0)
+    start()
+    start(STREAM)
+    start(STREAM & 0xFFFF_FFFF)
+    assert driver.asked == [STREAM, 0, CURRENT, STREAM, STREAM & 0xFFFF_FFFF]
+    assert driver.events == [(GRAPH, stream) for stream in driver.asked]
     assert (plain, recorded) == ([], [5])
+    with pytest.raises(TypeError):
+        start(SimpleNamespace(cuda_stream=STREAM))
+    start()
+    assert driver.events[5:] == [(GRAPH, CURRENT)]
 
 
 def test_a_stream_that_is_captured_gets_the_plain_launch(driver: FakeDriver) -> None:
     start, plain, _ = started(driver)
     driver.state = 1
-    start(42)
-    assert plain == [42]
-    assert (GRAPH, 42) not in driver.events
+    start(STREAM)
+    start()
+    assert plain == [STREAM, CURRENT]
+    assert (GRAPH, STREAM) not in driver.events
+    driver.state = 0
+    start(STREAM)
+    assert driver.events[-1] == (GRAPH, STREAM)
+
+
+def test_a_stream_of_which_the_driver_cannot_tell_does_too(driver: FakeDriver) -> None:
+    start, plain, _ = started(driver)
+    driver.unknown = 906
+    start(STREAM)
+    assert plain == [STREAM]
+    assert (GRAPH, STREAM) not in driver.events
 
 
 def test_where_the_driver_refuses_the_plain_launch_says_why(driver: FakeDriver) -> None:
     start, plain, _ = started(driver)
     driver.status = 201
-    start(42)
-    assert plain == [42]
+    start(STREAM)
+    assert plain == [STREAM]
 
 
-@pytest.mark.parametrize(("current", "plainly"), [(CONTEXT, False), (0x80, True)])
+def test_who_finds_the_graph_in_use_launches_plainly(driver: FakeDriver) -> None:
+    """No two threads launch one graph at a time, and none waits for another."""
+    start, plain, _ = started(driver)
+    inside, done = Barrier(2), Barrier(2)
+
+    def wait() -> None:
+        inside.wait(60)
+        done.wait(60)
+
+    driver.during = wait
+    thread = Thread(target=start, args=(STREAM,))
+    thread.start()
+    inside.wait(60)
+    start()
+    assert plain == [CURRENT]
+    done.wait(60)
+    thread.join()
+    driver.during = lambda: None
+    start()
+    assert driver.events[-2:] == [(GRAPH, STREAM), (GRAPH, CURRENT)]
+    assert plain == [CURRENT]
+
+
+def test_the_graph_is_destroyed_after_its_last_user_and_before_its_memory(
+    driver: FakeDriver,
+) -> None:
+    class Memory:
+        def __del__(self) -> None:
+            driver.events.append("memory")
+
+        def record(self, stream: int) -> None:
+            pass
+
+    memory = Memory()
+    start = as_graph(lambda _: None, memory.record, CONTEXT, int)
+    del memory
+    gc.collect()
+    start()
+    assert driver.events[-1] == (GRAPH, 0)
+    del start
+    gc.collect()
+    assert driver.events[-2:] == ["cuGraphExecDestroy", "memory"]
+
+
+@pytest.mark.parametrize(
+    ("current", "plainly"),
+    [(CONTEXT, False), (CONTEXT + (1 << 32), True), (CONTEXT & 0xFFFF_FFFF, True), (0, True)],
+)
 def test_of_several_devices_the_current_one_decides(
     driver: FakeDriver, current: int, plainly: bool
 ) -> None:
     driver.devices = 2
     start, plain, _ = started(driver)
     driver.current = current
-    start(7)
-    assert plain == [7] * plainly
-    assert ((GRAPH, 7) in driver.events) is not plainly
+    start(STREAM)
+    assert plain == [STREAM] * plainly
+    assert ((GRAPH, STREAM) in driver.events) is not plainly
 
 
 def test_without_graphs_the_launch_stays_as_it_is(driver: FakeDriver) -> None:
     driver.refused = 801
     start, plain, _ = started(driver)
     assert driver.events[-1] == "cuCtxPopCurrent"
-    start(3)
-    assert plain == [3]
+    start(STREAM)
+    start()
+    assert plain == [STREAM, CURRENT]
 
 
 def test_without_a_driver_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +216,34 @@ def test_without_a_driver_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(graphs, "launch_calls", none)
     plain: list[int] = []
-    as_graph(plain.append, plain.append, CONTEXT)(9)
-    assert plain == [9]
+    start = as_graph(plain.append, plain.append, CONTEXT, lambda: CURRENT)
+    start(STREAM)
+    start()
+    assert plain == [STREAM, CURRENT]
+
+
+def test_only_the_question_for_a_capture_keeps_the_interpreters_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: dict[str, list[str]] = {"CDLL": [], "PyDLL": []}
+
+    class Library:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+        def __getattr__(self, name: str) -> Any:
+            taken[self.kind].append(name)
+            return SimpleNamespace()
+
+    monkeypatch.setattr(cuda_driver, "load_driver", lambda: None)
+    for kind in taken:
+        monkeypatch.setattr(ctypes, kind, lambda _, kind=kind: Library(kind))
+    calls = cuda_driver.launch_calls.__wrapped__()
+    assert taken["PyDLL"] == ["cuStreamIsCapturing"]
+    assert {"cuGraphLaunch", "cuLaunchKernelEx"} <= {*taken["CDLL"]}
+    # These take ready-made arguments: types would have each call look at them again.
+    assert not hasattr(calls.graph, "argtypes")
+    assert not hasattr(calls.capturing, "argtypes")
 
 
 M, N, K = tw.sym.M, tw.sym.N, tw.sym.K

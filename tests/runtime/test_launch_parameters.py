@@ -17,7 +17,7 @@ from tilewright.kernel.ops import Kernel, Mode, Scalar, Shared, Symbol, Tensor
 from tilewright.poly.expr import Expr, at_least
 from tilewright.runtime import launch
 from tilewright.runtime.cuda_driver import Module, current_stream
-from tilewright.runtime.launch import ParameterBlock, bind_launch
+from tilewright.runtime.launch import Caller, ParameterBlock, bind_launch
 
 V = Expr.of
 
@@ -113,7 +113,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(launch, "load_driver", lambda: fake)
     monkeypatch.setattr(launch, "launch_calls", lambda: fake)
-    monkeypatch.setattr(launch, "as_graph", lambda plain, _record, _context: plain)
+    monkeypatch.setattr(launch, "as_graph", lambda plain, *_: plain)
     return fake
 
 
@@ -136,7 +136,7 @@ def test_a_launch_passes_everything(driver: FakeDriver) -> None:
 
 def test_a_fixed_launch_takes_the_stream_alone(driver: FakeDriver) -> None:
     bound = bind_launch(Module(None, 5, 7), kernel(), SIZES, SCALARS)
-    fixed = bound.fixed(0x1000, 0x2000)
+    fixed = bound.fixed(Caller(int), 0x1000, 0x2000)
     bound(1, 0x3000, 0x4000)
     fixed(42)
     fixed(43)

@@ -16,7 +16,7 @@ from tilewright.base.spaces import Space
 from tilewright.base.spans import here
 from tilewright.driver.call import Call, bind_symbols, read_call
 from tilewright.driver.compile import Compilation, compile_program
-from tilewright.driver.launch import BoundCall, device_target, load, remember
+from tilewright.driver.launch import caller_of, device_target, load, remember
 from tilewright.driver.overlaps import refuse_shared
 from tilewright.driver.specialisation import Example, Specialisation, open_multiple
 from tilewright.kernel.problems import Row, joined
@@ -194,7 +194,7 @@ class GroupedKernel:
         if calls[0].device.kind == "cpu":
             return lambda: self._simulated(calls)
         self._refuse_shared(calls)
-        return BoundCall(calls, self._launch(calls).fixed(*_pointers(calls)))
+        return self._launch(calls).fixed(caller_of(calls), *_pointers(calls))
 
     def _simulated(self, calls: Sequence[Call]) -> tuple[SimulationResult, ...]:
         """Each problem's blocks by themselves: those of different problems share nothing."""

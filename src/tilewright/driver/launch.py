@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewright.base.diagnostics import CallError
@@ -21,7 +22,7 @@ from tilewright.runtime.cuda_driver import (
     use_device,
 )  # fmt: skip
 from tilewright.runtime.exchanges import Exchanges
-from tilewright.runtime.launch import BoundLaunch, bind_launch, exchanges_of
+from tilewright.runtime.launch import BoundLaunch, Caller, bind_launch, exchanges_of
 from tilewright.runtime.toolchain import compile_source
 
 if TYPE_CHECKING:
@@ -114,20 +115,9 @@ def remember(known: dict[object, _Value], key: object, value: _Value) -> None:
         known[key] = value
 
 
-class BoundCall:
-    """Calls with all arguments fixed. It keeps them alive, and does not look at them again."""
-
-    __slots__ = ("_calls", "_device", "_start", "_stream")
-
-    def __init__(self, calls: Sequence[Call], start: Callable[[int], None]) -> None:
-        self._calls = calls
-        self._start = start
-        self._device = calls[0].device.index
-        self._stream = stream_reader()
-
-    def __call__(self, stream: int | None = None) -> None:
-        """Launch on `stream`, the address of a CUDA stream; by default the current one."""
-        self._start(self._stream(self._device) if stream is None else stream)
+def caller_of(calls: Sequence[Call]) -> Caller:
+    """Who makes these calls with all arguments fixed: on the current stream, with their tensors."""
+    return Caller(partial(stream_reader(), calls[0].device.index), calls)
 
 
 class Launcher:
@@ -164,7 +154,7 @@ class Launcher:
             return lambda: self._simulate(call, views)
         launch, footprint = self._found(call, views)
         footprint.check(views)
-        return BoundCall((call,), launch.fixed(*(v.pointer for v in views)))
+        return launch.fixed(caller_of((call,)), *(v.pointer for v in views))
 
     def _simulate(self, call: Call, views: Sequence[TensorView]) -> SimulationResult:
         from tilewright.codegen.sim import simulate

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any, NewType, Self
 from weakref import finalize
 
 from tilewright.base.diagnostics import ToolchainError
@@ -108,19 +108,33 @@ def stream_reader() -> Callable[[int], int]:
 # ---------------------------------------------------------------- launches
 
 
+# What calls take that convert nothing. They would cut a plain int to 32 bits.
+Argument = NewType("Argument", object)
+
+
+def address(value: int) -> Argument:
+    """A handle or an address as an argument. Made once, it saves a third of a call."""
+    return Argument(ctypes.c_void_p.from_param(value))
+
+
+def place_of(variable: ctypes.c_int | ctypes.c_void_p) -> Argument:
+    """Where a variable lies, as an argument that keeps it alive."""
+    return Argument(ctypes.byref(variable))
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchCalls:
     """The driver calls of each launch, by `ctypes`: a quarter of what the bindings take.
 
     `launch` takes the addresses of a configuration and of the parameters' addresses, with the
     kernel between them; `context` writes the current context to an address; `graph` takes an
-    executable graph and a stream, `capturing` a stream and an address for its state.
+    executable graph and a stream, `capturing` a stream and where its state goes, 32 bits.
     """
 
     launch: Callable[[int, int, int, None], int]
     context: Callable[[Any], int]
-    graph: Callable[[int, int], int]
-    capturing: Callable[[int, int], int]
+    graph: Callable[[Argument, Argument], int]
+    capturing: Callable[[Argument, Argument], int]
 
 
 @cache
@@ -128,11 +142,12 @@ def launch_calls() -> LaunchCalls:
     load_driver()
     library = ctypes.CDLL("libcuda.so.1")
     launch, context = library.cuLaunchKernelEx, library.cuCtxGetCurrent
-    graph, capturing = library.cuGraphLaunch, library.cuStreamIsCapturing
     launch.argtypes = (ctypes.c_void_p,) * 4
     context.argtypes = (ctypes.c_void_p,)
-    graph.argtypes = capturing.argtypes = (ctypes.c_void_p,) * 2
-    return LaunchCalls(launch, context, graph, capturing)
+    # A launch may wait for the device, and lets other threads run meanwhile. The question does
+    # not wait: it keeps the interpreter's lock, which takes longer to hand over and get back.
+    capturing = ctypes.PyDLL("libcuda.so.1").cuStreamIsCapturing
+    return LaunchCalls(launch, context, library.cuGraphLaunch, capturing)
 
 
 # ---------------------------------------------------------------- modules

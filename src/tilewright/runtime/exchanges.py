@@ -17,10 +17,12 @@ from tilewright.kernel.declared import (
 )
 from tilewright.runtime.cuda_driver import (
     DeviceMemory,
+    address,
     beside_captures,
     checked,
     launch_calls,
     load_driver,
+    place_of,
     primary_context,
 )
 
@@ -74,8 +76,8 @@ class Exchanges:
 
     def _order(self, stream: int) -> object:
         """What launches follow one another in: a stream, or one that a graph captures."""
-        state = ctypes.c_uint64()
-        if not self._capturing(stream, ctypes.addressof(state)) and state.value:
+        state = ctypes.c_int()
+        if not self._capturing(address(stream), place_of(state)) and state.value:
             driver = load_driver()
             _, capture, *_ = checked(driver, driver.cuStreamGetCaptureInfo(stream))
             return "capture", int(capture), stream

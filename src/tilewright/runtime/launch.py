@@ -17,7 +17,7 @@ from tilewright.kernel.declared import Interface, block_count
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
 from tilewright.runtime.exchanges import Exchanges
-from tilewright.runtime.graphs import as_graph
+from tilewright.runtime.graphs import BoundCall, as_graph
 from tilewright.runtime.tensor_maps import (
     MAP_ALIGN,
     MAP_FORMAT,
@@ -104,10 +104,11 @@ class Frame(NamedTuple):
 
 
 class Frames(threading.local):
-    """A frame for each thread."""
+    """A frame for each thread, and the `owners` of what its pointers lead to."""
 
-    def __init__(self, template: bytes, offsets: Sequence[int]) -> None:
+    def __init__(self, template: bytes, offsets: Sequence[int], owners: object = None) -> None:
         self.own = Frame.of(template, offsets)
+        self.owners = owners
 
 
 class Starter:
@@ -149,11 +150,23 @@ class Starter:
             driver.cuCtxPopCurrent()
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a launch with everything fixed: its stream by default, the pointers' owners."""
+
+    stream: Callable[[], int]
+    owners: object = None
+
+
 def fixed_start(
-    starter: Starter, template: bytes, offsets: Sequence[int], exchanges: Exchanges | None = None
-) -> Callable[[int], None]:
-    """A launch with everything fixed; it takes the stream. Threads may share it."""
-    frames = Frames(template, offsets)
+    starter: Starter,
+    template: bytes,
+    offsets: Sequence[int],
+    caller: Caller,
+    exchanges: Exchanges | None = None,
+) -> BoundCall:
+    """A launch with everything fixed but the stream. It keeps its owners alive."""
+    frames = Frames(template, offsets, caller.owners)
     pack, begin = struct.Struct("P").pack_into, starter.start
 
     def start(stream: int) -> None:
@@ -171,7 +184,7 @@ def fixed_start(
         begin(frame)
 
     own = None if exchanges is None else exchanges.alone()
-    return as_graph(start, record, starter.context)
+    return as_graph(start, record, starter.context, caller.stream)
 
 
 class BoundLaunch:
@@ -223,13 +236,13 @@ class BoundLaunch:
             self._exchanges.write(frame[0], stream)
         self._begin(frame)
 
-    def fixed(self, *pointers: int) -> Callable[[int], None]:
+    def fixed(self, caller: Caller, *pointers: int) -> BoundCall:
         """The launch with its pointers fixed too: it takes the stream."""
         template = bytearray(self._template)
         self._pack(template, STREAM, 0, *pointers)
         if self._maps is not None:
             self._maps.write(template, pointers)
-        return fixed_start(self._starter, bytes(template), self._offsets, self._exchanges)
+        return fixed_start(self._starter, bytes(template), self._offsets, caller, self._exchanges)
 
 
 def write_configuration(buffer: bytearray, kernel: Interface, blocks: int) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.kernel.declared import Interface
 from tilewright.kernel.problems import Row, checked_starts
 from tilewright.runtime.cuda_driver import Module
+from tilewright.runtime.graphs import BoundCall
 from tilewright.runtime.launch import (
     HEAD,
     STREAM,
     Bound,
+    Caller,
     Frames,
     ParameterBlock,
     Starter,
@@ -64,11 +66,11 @@ class ProblemsLaunch:
         self._write(frame.buffer, pointers)
         self._starter.start(frame)
 
-    def fixed(self, *pointers: int) -> Callable[[int], None]:
+    def fixed(self, caller: Caller, *pointers: int) -> BoundCall:
         """The launch with its pointers fixed too: it takes the stream."""
         template = bytearray(self._template)
         self._write(template, pointers)
-        return fixed_start(self._starter, bytes(template), _TABLE)
+        return fixed_start(self._starter, bytes(template), _TABLE, caller)
 
     def _write(self, buffer: Any, pointers: Sequence[int]) -> None:
         form, count = f"{self._count}P", self._count
