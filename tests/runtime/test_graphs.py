@@ -106,8 +106,9 @@ def test_a_launch_is_recorded_once_and_never_run_meanwhile(driver: FakeDriver) -
     start()
     start(STREAM)
     start(STREAM & 0xFFFF_FFFF)
-    assert driver.asked == [STREAM, 0, CURRENT, STREAM, STREAM & 0xFFFF_FFFF]
-    assert driver.events == [(GRAPH, stream) for stream in driver.asked]
+    streams = [STREAM, 0, CURRENT, STREAM, STREAM & 0xFFFF_FFFF]
+    assert driver.events == [(GRAPH, stream) for stream in streams]
+    assert driver.asked == [stream for stream in streams if stream]
     assert (plain, recorded) == ([], [5])
     with pytest.raises(TypeError):
         start(SimpleNamespace(cuda_stream=STREAM))
@@ -122,6 +123,8 @@ def test_a_stream_that_is_captured_gets_the_plain_launch(driver: FakeDriver) -> 
     start()
     assert plain == [STREAM, CURRENT]
     assert (GRAPH, STREAM) not in driver.events
+    start(0)
+    assert driver.events[-1] == (GRAPH, 0)
     driver.state = 0
     start(STREAM)
     assert driver.events[-1] == (GRAPH, STREAM)

@@ -44,10 +44,13 @@ class _Cuda:
         return {"block": "blockIdx.x", "thread": "threadIdx.x"}
 
     def warp(self, quotient: str, kernel: Kernel, /) -> str:
+        if not any(is_warpgroup_wide(s) for s in walk(kernel.body)):
+            return quotient
         # The matrix unit takes uniform registers. What depends on the warp is computed in them
-        # where ptxas sees that all lanes agree: half of the instructions of a main loop.
-        uniform = any(is_warpgroup_wide(s) for s in walk(kernel.body))
-        return f"__shfl_sync({_WHOLE_WARP}, {quotient}, 0)" if uniform else quotient
+        # where ptxas sees that all lanes agree: half of the instructions of a main loop. The mask
+        # says how large the number is, which the shuffle hides; lists of products spill without.
+        most = (1 << (kernel.warps - 1).bit_length()) - 1
+        return f"__shfl_sync({_WHOLE_WARP}, {quotient}, 0) & {most}"
 
     @property
     def vectors(self) -> Mapping[int, str]:

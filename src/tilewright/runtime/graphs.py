@@ -37,7 +37,7 @@ def as_graph(plain: Start, record: Start, context: Any, current: Callable[[], in
 
     Both take a stream, which `current` gives where a call names none. A graph cannot become part
     of another one: streams that are captured get the plain launch. Launches of one graph follow
-    one another, on whatever streams they are.
+    one another, on whatever streams they are. Stream 0 is not asked: no capture can begin on it.
     """
     try:
         calls = launch_calls()
@@ -87,8 +87,7 @@ def _graph_launch(
                 last = stream
             started = not (
                 (context and (find(found_place) or found.value != context))
-                or capturing(to, state_place)
-                or state.value
+                or (stream and (capturing(to, state_place) or state.value))
                 or launch(graph, to)
             )
         finally:
