@@ -7,10 +7,11 @@ such: it is an integer of its own, tied by two inequalities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isinf
+from weakref import finalize
 
 import islpy as isl
 
@@ -20,6 +21,7 @@ INT_MAX = 2**31 - 1
 _LEAST_LIMIT = 10_000
 _SET = isl.dim_type.set
 _PARAM = isl.dim_type.param
+_COLUMNS = (isl.dim_type.cst, _PARAM, _SET, isl.dim_type.div)  # of a matrix of constraints
 
 
 class LimitError(Exception):
@@ -130,6 +132,11 @@ class System:
         self.require(dim.extent - dim.name - 1)
 
 
+# Contexts of worlds that are gone, for new ones. islpy frees no context in which a call has
+# consumed an object, and isl keeps some hundred kilobytes of memory for reuse in each.
+_spare: list[isl.Context] = []
+
+
 class World:
     """Symbols, facts about them, and the isl context with its operation limit.
 
@@ -146,10 +153,12 @@ class World:
         self.parameters = tuple(parameters)
         self.contracts = contracts
         self.limit = limit
-        self._context = isl.Context()
+        self._context = _spare.pop() if _spare else isl.Context()
+        finalize(self, _spare.append, self._context)
         self._context.set_max_operations(limit)
+        self._context.reset_operations()
         self._scale = {p.name: Expr.of(p.name) * p.multiple for p in parameters if p.multiple > 1}
-        self._columns = {p.name: i for i, p in enumerate(self.parameters)}
+        self._columns = {p.name: 1 + i for i, p in enumerate(self.parameters)}
         self._values: dict[int, isl.Val] = {}
         self._facts = self._parameter_rows()
 
@@ -188,29 +197,26 @@ class World:
             found = self._values[number] = isl.Val(str(number), self._context)
         return found
 
-    def _basic(self, names: Sequence[str], rows: Iterable[Row]) -> isl.BasicSet:
+    def _basic(self, names: Sequence[str], rows: Sequence[Row]) -> isl.BasicSet:
         """The basic set over `names`, in isl's space of all parameters."""
         space = isl.Space.set_alloc(self._context, len(self.parameters), len(names))
-        local = isl.LocalSpace.from_space(space)
-        columns = {name: i for i, name in enumerate(names)}
-        basic = isl.BasicSet.universe(space)
-        for row in rows:
-            make = (
-                isl.Constraint.alloc_equality if row.equality else (isl.Constraint.alloc_inequality)
-            )
-            constraint = make(local)
-            for name, coefficient in row.coefficients:
-                column = columns.get(name)
-                value = self._value(coefficient)
-                if column is not None:
-                    constraint = constraint.set_coefficient_val(_SET, column, value)
-                else:
-                    column = self._columns[name]
-                    constraint = constraint.set_coefficient_val(_PARAM, column, value)
+        first = 1 + len(self.parameters)
+        columns = {**self._columns, **{name: first + i for i, name in enumerate(names)}}
+        equalities, inequalities = (
+            self._matrix([r for r in rows if r.equality == kind], columns, first + len(names))
+            for kind in (True, False)
+        )
+        return isl.BasicSet.from_constraint_matrices(space, equalities, inequalities, *_COLUMNS)
+
+    def _matrix(self, rows: Sequence[Row], columns: Mapping[str, int], width: int) -> isl.Mat:
+        """Constraints as a matrix, with fewer calls than one by one: a constant, then columns."""
+        made = isl.Mat.alloc(self._context, 0, width).insert_zero_rows(0, len(rows))
+        for i, row in enumerate(rows):
             if row.const:
-                constraint = constraint.set_constant_val(self._value(row.const))
-            basic = basic.add_constraint(constraint)
-        return basic
+                made = made.set_element_val(i, 0, self._value(row.const))
+            for name, coefficient in row.coefficients:
+                made = made.set_element_val(i, columns[name], self._value(coefficient))
+        return made
 
     def _system(self, dims: Sequence[Dim], guard: Guard) -> System:
         system = System()
