@@ -12,6 +12,7 @@ from math import prod
 from typing import Protocol
 
 from tilewright.base.dtypes import DType
+from tilewright.base.rounding import round_up
 from tilewright.base.spans import Span
 from tilewright.poly.expr import Expr, Guard
 
@@ -248,7 +249,7 @@ EXCHANGE_PIECE = 16  # bytes that a thread leaves and takes together
 
 def exchange_flags(blocks: int, warps: int) -> int:
     """The bytes at the head of an exchange: a word for each warp, up to a whole sector."""
-    return -(-blocks * warps * 4 // 128) * 128
+    return round_up(blocks * warps * 4, 128)
 
 
 def exchange_bytes(exchange: Exchange, blocks: int, warps: int, threads: int) -> int:

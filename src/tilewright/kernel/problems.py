@@ -12,10 +12,11 @@ then where each problem's blocks start. Rows that are not used start after all b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.diagnostics import CallError, CoverageError
+from tilewright.base.rounding import round_up
 from tilewright.base.spans import Span
 from tilewright.kernel.declared import Interface, Mode, block_count
 from tilewright.poly.concatenation import concatenation_fault, starts_of
@@ -31,8 +32,7 @@ MAP_BYTES, MAP_ALIGN = 128, 64
 class Row:
     """Where each argument of one problem lies in its row: pointers, maps, symbols, scalars.
 
-    Offsets and the distance of rows are bytes. Each argument is aligned to its size, maps to 64
-    bytes.
+    Offsets and the distance of rows are bytes (see `laid_out`).
     """
 
     offsets: tuple[int, ...]
@@ -45,13 +45,8 @@ class Row:
             *(8 for _ in kernel.tensors), *(MAP_BYTES for _ in kernel.maps),
             *(4 for _ in kernel.symbols), *(s.dtype.bytes for s in kernel.scalars),
         )  # fmt: skip
-        offsets: list[int] = []
-        end = 0
-        for size in sizes:
-            end = _up(end, min(size, MAP_ALIGN))
-            offsets.append(end)
-            end += size
-        return Row(tuple(offsets), _up(end, MAP_ALIGN if kernel.maps else 8))
+        offsets, end = laid_out(sizes)
+        return Row(offsets, round_up(end, MAP_ALIGN if kernel.maps else 8))
 
     @property
     def most(self) -> int:
@@ -63,7 +58,7 @@ class Row:
 
     def bytes_for(self, room: int) -> int:
         """The bytes of a table with room for so many problems."""
-        return _up(self.starts_at(room) + starts_in(room) * START_BYTES, MAP_ALIGN)
+        return round_up(self.starts_at(room) + starts_in(room) * START_BYTES, MAP_ALIGN)
 
     def starts_at(self, room: int) -> int:
         """Where the starts begin."""
@@ -87,8 +82,18 @@ def starts_in(room: int) -> int:
     return 1 << (room - 1).bit_length()
 
 
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+def laid_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Where arguments of so many bytes lie one after the other, and where the last one ends.
+
+    Each is aligned to its size, maps to 64 bytes.
+    """
+    offsets: list[int] = []
+    end = 0
+    for size in sizes:
+        end = round_up(end, min(size, MAP_ALIGN))
+        offsets.append(end)
+        end += size
+    return tuple(offsets), end
 
 
 def starts(blocks: Sequence[int], room: int) -> tuple[int, ...]:

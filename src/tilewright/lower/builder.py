@@ -14,6 +14,7 @@ from math import prod
 
 from tilewright.base.diagnostics import ResourceError
 from tilewright.base.dtypes import DType
+from tilewright.base.rounding import round_up
 from tilewright.base.spans import Span
 from tilewright.graph.ops import Graph, Iterate, Memory, Op, WriteOp, region, walk
 from tilewright.kernel.async_ops import Phases, TensorMap
@@ -434,5 +435,5 @@ def shared_memory_axes(builder: Builder, memory: Memory) -> tuple[int, ...]:
                 expected="a size that is known when compiling",
                 mend=f"bind {axis}, or give it a WorkgroupConstraint",
             )
-        extents.append(-(-whole // plan.tile) * plan.tile)
+        extents.append(round_up(whole, plan.tile))
     return tuple(extents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.base.diagnostics import ResourceError
+from tilewright.base.rounding import round_up
 from tilewright.base.spans import Span
 from tilewright.kernel.async_ops import PHASE_BYTES, Phases
 from tilewright.kernel.ops import Kernel, Shared
@@ -18,12 +19,12 @@ def place_shared(kernel: Kernel, target: Target, span: Span | None) -> Kernel:
     placed: list[Shared] = []
     end = 0
     for buffer in kernel.shared:
-        offset = _rounded(end, _alignment(buffer))
+        offset = round_up(end, _alignment(buffer))
         placed.append(replace(buffer, offset=offset))
         end = offset + buffer.elements * buffer.dtype.bytes
     phases: list[Phases] = []
     for array in kernel.phases:
-        offset = _rounded(end, PHASE_BYTES)
+        offset = round_up(end, PHASE_BYTES)
         phases.append(replace(array, offset=offset))
         end = offset + array.count * PHASE_BYTES
     if end > target.shared_bytes:
@@ -36,10 +37,6 @@ def place_shared(kernel: Kernel, target: Target, span: Span | None) -> Kernel:
             notes=sizes,
         )
     return replace(kernel, shared=tuple(placed), phases=tuple(phases))
-
-
-def _rounded(value: int, grain: int) -> int:
-    return -(-value // grain) * grain
 
 
 def _alignment(buffer: Shared) -> int:

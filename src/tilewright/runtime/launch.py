@@ -14,12 +14,12 @@ import numpy as np
 from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
 from tilewright.kernel.declared import Interface, block_count
+from tilewright.kernel.problems import laid_out
 from tilewright.runtime.arguments import numpy_dtype
 from tilewright.runtime.cuda_driver import Module, checked, launch_calls, load_driver
 from tilewright.runtime.exchanges import Exchanges
 from tilewright.runtime.graphs import BoundCall, as_graph
 from tilewright.runtime.tensor_maps import (
-    MAP_ALIGN,
     MAP_FORMAT,
     MapEncoder,
     Maps,
@@ -62,15 +62,8 @@ class ParameterBlock:
             *(_FORMATS.get(s.dtype.name, f"{s.dtype.bytes}s") for s in kernel.scalars),
             *("P" for _ in kernel.exchanges),
         )
-        offsets: list[int] = []
-        size = 0
-        for code in formats:
-            width = struct.calcsize(code)
-            step = min(width, MAP_ALIGN)
-            size = -(-size // step) * step
-            offsets.append(size)
-            size += width
-        return ParameterBlock(formats, tuple(offsets), size)
+        offsets, size = laid_out(struct.calcsize(code) for code in formats)
+        return ParameterBlock(formats, offsets, size)
 
 
 def scalar_value(value: float | int | bool, dtype: DType) -> Any:

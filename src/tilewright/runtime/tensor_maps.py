@@ -14,7 +14,6 @@ from tilewright.kernel.declared import Interface, TensorMap
 from tilewright.runtime.cuda_driver import checked, load_driver
 
 MAP_FORMAT = "128s"  # as `struct` packs one
-MAP_ALIGN = 64
 _BYTES = 128
 _KEPT = 64  # sets of addresses whose maps are kept
 

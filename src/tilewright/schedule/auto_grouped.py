@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.base.rounding import round_up
 from tilewright.graph import ops
 from tilewright.graph.ops import Graph
 from tilewright.schedule.boxes import ROW_BYTES
@@ -64,14 +65,11 @@ def _tiles(graph: Graph, product: _Product) -> Iterator[tuple[int, int]]:
     """Tiles from the largest on; of columns those that leave the fewest empty."""
     columns = graph.axes[product.columns].const
 
-    def covered(size: int) -> int:
-        return -(-columns // size) * size
-
     fitting = [n for n in COLUMNS if n <= max(COLUMNS[-1], columns)]
     fitting = [n for n in fitting if n >= min(NARROW, fitting[0])]
     for rows in ROWS:
         for size in fitting:
-            if covered(size) == min(covered(n) for n in fitting if n >= size):
+            if round_up(columns, size) == min(round_up(columns, n) for n in fitting if n >= size):
                 yield rows, size
 
 

@@ -15,6 +15,7 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.base.diagnostics import UnsupportedError
+from tilewright.base.rounding import round_up
 from tilewright.schedule.boxes import ROW_BYTES
 from tilewright.schedule.owners import owners_of
 from tilewright.target.model import Machine, MatrixRate, Scope, Target
@@ -261,7 +262,7 @@ class _Case:
     def _end(self) -> float:
         """From a tile's last product until its result is on its way."""
         candidate, machine = self.candidate, self.machine
-        columns = _up(candidate.tile_n // candidate.owners, PANEL)  # whole panels are stored
+        columns = round_up(candidate.tile_n // candidate.owners, PANEL)  # whole panels are stored
         stored = candidate.tile_m * columns * self.problem.result_bytes
         seconds = machine.tile_latency + stored / self._fetching
         if candidate.split_k > 1:  # all wait for all, twice: the sums are there, and are read
@@ -366,9 +367,9 @@ def _shapes(problem: Problem, machine: Machine, pingpong: bool) -> Iterator[Cand
     """Tiles whose accumulators fit a block, without stages."""
     for swapped in (False, True) if problem.m <= MOST_SWAPPED else (False,):
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-        most = min(MOST_SWAPPED if swapped else WIDEST, _up(across, ATOM_COLUMNS))
+        most = min(MOST_SWAPPED if swapped else WIDEST, round_up(across, ATOM_COLUMNS))
         for (tile_m, consumers), tile_n in product(ROWS, range(most, 0, -ATOM_COLUMNS)):
-            if tile_m > _up(down, ATOM_ROWS):
+            if tile_m > round_up(down, ATOM_ROWS):
                 continue
             terms = ROW_BYTES // problem.operand_bytes
             shape = Candidate(tile_m, tile_n, terms, 0, consumers, swapped=swapped)
@@ -461,8 +462,12 @@ def _staged(problem: Problem, shape: Candidate, target: Target) -> Candidate | N
 def raster_group(tile_m: int, tile_n: int, rows: int, blocks: int) -> int:
     """How many rows of tiles to visit together, so that `blocks` tiles read the least."""
     sensible = [g for g in GROUPS if g <= rows]
-    return min(sensible, key=lambda g: g * tile_m + ceil(blocks / g) * tile_n)
+    return min(sensible, key=lambda g: read_together(g, tile_m, tile_n, blocks))
 
 
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
+def read_together(group: int, along: int, across: int, blocks: int) -> int:
+    """Rows and columns that `blocks` tiles read, `group` of them side by side at a time.
+
+    `along` and `across` are a tile's elements on the side where they neighbour and on the other.
+    """
+    return group * along + ceil(blocks / group) * across

@@ -23,6 +23,7 @@ from tilewright.schedule.boxes import (
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
 from tilewright.schedule.grid import GridPlace, GridPlan
+from tilewright.schedule.model import read_together
 from tilewright.schedule.owners import owners_of
 from tilewright.schedule.parts import in_parts
 from tilewright.schedule.plan import AxisPlan, Plan, Roles, Staging
@@ -359,7 +360,7 @@ def _best_group(grid: GridPlan, tiles: Mapping[str, int], blocks: int) -> _Group
         for factor in factors:
             if count.is_const and count.const % factor:
                 continue
-            cost = factor * tiles[axis] + -(-blocks // factor) * tiles[over]
+            cost = read_together(factor, tiles[axis], tiles[over], blocks)
             if best is None or cost < best[0]:
                 best = cost, _Group(axis, over, factor)
     return best[1] if best else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 from tilewright.base.diagnostics import AtomError, ConstraintError
+from tilewright.base.rounding import round_up
 from tilewright.base.spaces import Space
 from tilewright.base.spans import Span
 from tilewright.graph import ops
@@ -326,7 +327,7 @@ def _contraction_tile(
                     span=given_one.span,
                     expected=f"a multiple of {grain}: {' and '.join(atoms) or 'a term'} takes "
                     f"{grains[axis]} of {axis}" + _for_warps(warps.get(axis, 1)),
-                    mend=f"use a tile of {-(-size // grain) * grain}",
+                    mend=f"use a tile of {round_up(size, grain)}",
                 )
             return size, f"{what} of {size}"
     atomless = all(c.atom is None for c in contracts.values() if axis in (c.m, c.n, c.k))
@@ -342,7 +343,7 @@ def _contraction_tile(
     else:
         limit = max(grain, UNPLACED_TILE // grain * grain)
     if extent is not None and extent <= limit:
-        tile = -(-extent // grain) * grain
+        tile = round_up(extent, grain)
         if atomless:
             tile = _power_of_two(tile)
         return tile, "nobody placed it: its whole extent is unrolled"

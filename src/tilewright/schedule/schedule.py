@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.base.diagnostics import ConstraintError, UnsupportedError
+from tilewright.base.rounding import round_up
 from tilewright.base.spaces import Space
 from tilewright.base.spans import here
 from tilewright.schedule.constraints import Constraint, Hardware, Tiling, Wave, Workgroup
@@ -102,7 +103,7 @@ class Schedule:
                 f"{blocks} blocks do not make clusters of {cluster}",
                 span=here(),
                 expected=f"a multiple of {cluster} blocks",
-                mend=f"use {-(-blocks // cluster) * cluster} blocks",
+                mend=f"use {round_up(blocks, cluster)} blocks",
             )
         made = made.split("rank", cluster, "pack", "peer").parallelize("pack", "block")
         return made.parallelize("peer", "cluster")

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm, prod
 
+from tilewright.base.rounding import round_up
 from tilewright.kernel.ops import Decode
 from tilewright.kernel.ranges import Interval, interval
 from tilewright.lower.obligations.async_periods import Periods, walked
@@ -137,7 +138,7 @@ class _Sizes:
 
     def _bounds(self, name: str) -> Interval:
         ranges = {
-            s.name: Interval(-(-s.low // s.multiple) * s.multiple, None)
+            s.name: Interval(round_up(s.low, s.multiple), None)
             for s in self.skeleton.kernel.symbols
         }
         size = self.skeleton.sizes[name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
+from tilewright.base.rounding import round_up
 from tilewright.kernel.async_ops import BulkLoad, BulkStore, RemoteStore, TileRef, WarpgroupMma
 from tilewright.kernel.ops import AsyncCopy, Kernel, Load, Store, walk
 from tilewright.kernel.refs import RegRef
@@ -173,7 +174,7 @@ def _candidates(kernel: Kernel, wanted: Mapping[str, tuple[Expr, int]]) -> Itera
         for expr, value in wanted.values():
             values.update(_solutions(expr, symbol.name, value))
         multiple = symbol.multiple
-        choices.append(sorted({-(-max(v, symbol.low) // multiple) * multiple for v in values}))
+        choices.append(sorted({round_up(max(v, symbol.low), multiple) for v in values}))
     scored: list[tuple[int, dict[str, int]]] = []
     for number, values in enumerate(product(*choices)):
         if number >= _MOST_SIZES:

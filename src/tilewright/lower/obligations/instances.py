@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.base.rounding import round_up
 from tilewright.kernel.ops import Decode, If, Kernel, Load, Loop, Store, walk
 from tilewright.kernel.rewrite import substitute
 from tilewright.poly.expr import Div, Expr, Mod
@@ -132,7 +133,7 @@ def _candidates(kernel: Kernel, found: Sequence[Obligation]) -> Iterator[Sizes]:
 
 def _admitted(value: int, low: int, multiple: int) -> int:
     """The least admitted size that is not below `value`."""
-    return -(-max(value, low) // multiple) * multiple
+    return round_up(max(value, low), multiple)
 
 
 def _largest_divisor(kernel: Kernel, symbol: str) -> int:
