@@ -16,6 +16,7 @@ import tilewright as tw
 from tilewright.base.diagnostics import CallError
 from tilewright.driver import call as call_module
 from tilewright.driver import fused_run, grouped, launch
+from tilewright.driver.loaded import Loaded
 from tilewright.runtime import launch as runtime_launch
 from tilewright.runtime.arguments import glance
 from tilewright.runtime.cuda_driver import Module
@@ -87,8 +88,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(runtime_launch, "launch_calls", lambda: found)
     monkeypatch.setattr(launch, "device_target", lambda d: None if d.kind == "cpu" else "sm_90a")
     monkeypatch.setattr("tilewright.driver.fusion.device_target", lambda _: "sm_90a")
-    monkeypatch.setattr(launch.Launcher, "module", module)
-    monkeypatch.setattr(fused_run.FusedRunner, "_module", module)
+    monkeypatch.setattr(Loaded, "module", module)
     for place in (launch, fused_run):
         monkeypatch.setattr(place, "stream_reader", lambda: lambda _: STREAM)
     monkeypatch.setattr(launch, "current_stream", lambda _: STREAM)

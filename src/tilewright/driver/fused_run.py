@@ -14,6 +14,7 @@ from tilewright.base.diagnostics import CallError
 from tilewright.base.dtypes import DType
 from tilewright.driver.fused import CompiledFusion, FusedKernel
 from tilewright.driver.launch import remember
+from tilewright.driver.loaded import Loaded
 from tilewright.fusion import ops
 from tilewright.fusion.records import OutputRecord
 from tilewright.fusion.to_graph import Binding
@@ -25,12 +26,9 @@ from tilewright.runtime.arguments import (
     numpy_dtype,
     view,
 )
-from tilewright.runtime.cache import default_cache
-from tilewright.runtime.cuda_driver import Module, load_module, stream_reader, use_device
-from tilewright.runtime.exchanges import Exchanges
-from tilewright.runtime.launch import BoundLaunch, bind_launch, bound_arguments, exchanges_of
+from tilewright.runtime.cuda_driver import stream_reader
+from tilewright.runtime.launch import BoundLaunch, bind_launch, bound_arguments
 from tilewright.runtime.launch_problems import ProblemsLaunch
-from tilewright.runtime.toolchain import compile_source
 
 _SPELLINGS = {dtype: name for name, dtype in DTYPE_NAMES.items()}
 Scalars = Mapping[int, float | int | bool]
@@ -99,8 +97,10 @@ class FusedRunner:
             for n, r in zip(outputs, results, strict=True)
         ]
         self._pointers = [_pointers(kernel) for kernel in compiled.kernels]
-        self._modules: dict[tuple[int, int], Module] = {}
-        self._exchanges: dict[tuple[int, int], Exchanges | None] = {}
+        self._loaded = [
+            Loaded(kernel.interface, kernel.target, lambda kernel=kernel: kernel.source)
+            for kernel in compiled.kernels
+        ]
         self._launches: dict[object, BoundLaunch | ProblemsLaunch] = {}
 
     @property
@@ -173,7 +173,8 @@ class FusedRunner:
         key = (number, device.index, *(repr(v) for own in scalars for v in own.values()))
         launch = self._launches.get(key)
         if launch is None:
-            module, declared = self._module(number, kernel, device), kernel.interface
+            declared, loaded = kernel.interface, self._loaded[number]
+            module = loaded.module(device)
             if kernel.problems:
                 bound = [
                     bound_arguments(declared, problem.symbols, own)
@@ -181,23 +182,10 @@ class FusedRunner:
                 ]
                 launch = ProblemsLaunch(module, declared, kernel.room, bound)
             else:
-                place = (number, device.index)
-                if place not in self._exchanges:
-                    self._exchanges[place] = exchanges_of(declared, device.index)
-                launch = bind_launch(module, declared, {}, scalars[0], self._exchanges[place])
+                exchanges = loaded.exchanges(device)
+                launch = bind_launch(module, declared, {}, scalars[0], exchanges)
             remember(self._launches, key, launch)
         return launch
-
-    def _module(self, number: int, kernel: FusedKernel, device: Device) -> Module:
-        key = (number, device.index)
-        if key not in self._modules:
-            declared = kernel.interface
-            cubin = compile_source(
-                kernel.source, kernel.target, cache=default_cache(), name=declared.name
-            )
-            use_device(device.index)
-            self._modules[key] = load_module(cubin, declared.shared_bytes, device.index)
-        return self._modules[key]
 
 
 _Launched = tuple[BoundLaunch | ProblemsLaunch, tuple[tuple[int, int], ...]]

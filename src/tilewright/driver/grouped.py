@@ -16,14 +16,15 @@ from tilewright.base.spaces import Space
 from tilewright.base.spans import here
 from tilewright.driver.call import Call, bind_symbols, read_call
 from tilewright.driver.compile import Compilation, compile_program
-from tilewright.driver.launch import caller_of, device_target, load, remember
+from tilewright.driver.launch import caller_of, device_target, remember
+from tilewright.driver.loaded import Loaded
 from tilewright.driver.overlaps import refuse_shared
 from tilewright.driver.specialisation import Example, Specialisation, open_multiple
 from tilewright.kernel.problems import Row, joined
 from tilewright.lang.constraints import WorkgroupConstraint
 from tilewright.lang.program import Program
-from tilewright.runtime.arguments import Device, dense_strides
-from tilewright.runtime.cuda_driver import Module, current_stream
+from tilewright.runtime.arguments import dense_strides
+from tilewright.runtime.cuda_driver import current_stream
 from tilewright.runtime.launch import bound_arguments
 from tilewright.runtime.launch_problems import ProblemsLaunch
 
@@ -129,7 +130,7 @@ class GroupedKernel:
     def __init__(self, source: Program, compilation: Compilation) -> None:
         self.program = source
         self.compilation = compilation
-        self._modules: dict[tuple[int, int], Module] = {}
+        self._kernels: dict[int, Loaded] = {}
         self._launches: dict[object, ProblemsLaunch] = {}
 
     @property
@@ -234,17 +235,16 @@ class GroupedKernel:
                 bound_arguments(kernel, _bound_symbols(kernel, calls, i), call.scalars)
                 for i, call in enumerate(calls)
             ]
-            found = ProblemsLaunch(self._module(device, room), kernel, room, bound)
+            found = ProblemsLaunch(self._loaded(room).module(device), kernel, room, bound)
             remember(self._launches, key, found)
         return found
 
-    def _module(self, device: Device, room: int) -> Module:
-        key = (device.index, room)
-        if key not in self._modules:
-            self._modules[key] = load(
-                self.source(room), self.compilation.interface, self.target, device
-            )
-        return self._modules[key]
+    def _loaded(self, room: int) -> Loaded:
+        """The kernel for a table with so much room."""
+        if room not in self._kernels:
+            interface = self.compilation.interface
+            self._kernels[room] = Loaded(interface, self.target, lambda: self.source(room))
+        return self._kernels[room]
 
 
 def compile_problems(program: Program, given: Specialisation) -> GroupedKernel:

@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tilewright.base.diagnostics import CallError
 from tilewright.driver.call import Call, bind_symbols
 from tilewright.driver.compile import Compilation
+from tilewright.driver.loaded import Loaded
 from tilewright.driver.overlaps import Footprint
 from tilewright.runtime.arguments import Device, TensorView, glance
-from tilewright.runtime.cache import default_cache
-from tilewright.runtime.cuda_driver import (
-    Module,
-    architecture,
-    current_stream,
-    load_module,
-    stream_reader,
-    use_device,
-)  # fmt: skip
-from tilewright.runtime.exchanges import Exchanges
-from tilewright.runtime.launch import BoundLaunch, Caller, bind_launch, exchanges_of
-from tilewright.runtime.toolchain import compile_source
+from tilewright.runtime.cuda_driver import Module, architecture, current_stream, stream_reader
+from tilewright.runtime.launch import BoundLaunch, Caller, bind_launch
 
 if TYPE_CHECKING:
     from tilewright.codegen.sim import SimReport as SimulationResult
-    from tilewright.kernel.declared import Interface
-    from tilewright.target.model import Target
 
 MOST_LAUNCHES = 1024  # that are kept for one kernel: a scalar may be another in each call
 ARCHITECTURES = {"sm_90": "sm_90a"}  # the target that serves each device architecture
@@ -125,8 +114,9 @@ class Launcher:
 
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
-        self._modules: dict[int, Module] = {}
-        self._exchanges: dict[int, Exchanges | None] = {}
+        self._loaded = Loaded(
+            compilation.interface, compilation.specialisation.target, lambda: compilation.source
+        )
         self._launches: dict[object, tuple[BoundLaunch, Footprint]] = {}
         # Calls whose addresses are alike modulo this need one check of what tensors promise.
         self.grain = max((t.align for t in compilation.interface.tensors), default=16)
@@ -187,24 +177,11 @@ class Launcher:
                 expected=f"tensors on a {target.name} device, or NumPy arrays to simulate",
                 mend=f"compile(target={wanted!r})",
             )
-        module, device = self.module(call.device), call.device.index
-        if device not in self._exchanges:
-            self._exchanges[device] = exchanges_of(kernel, device)
-        return bind_launch(module, kernel, bind_symbols(kernel, call), call.scalars,
-                           self._exchanges[device])  # fmt: skip
+        return bind_launch(
+            self.module(call.device), kernel, bind_symbols(kernel, call), call.scalars,
+            self._loaded.exchanges(call.device),
+        )  # fmt: skip
 
     def module(self, device: Device) -> Module:
         """The loaded machine code for a device, from the disk cache where it is there."""
-        if device.index not in self._modules:
-            self._modules[device.index] = load(
-                self._compilation.source, self._compilation.interface,
-                self._compilation.specialisation.target, device,
-            )  # fmt: skip
-        return self._modules[device.index]
-
-
-def load(source: str, kernel: Interface, target: Target, device: Device) -> Module:
-    """The machine code of a kernel's source, from the disk cache where it is there, loaded."""
-    cubin = compile_source(source, target, cache=default_cache(), name=kernel.name)
-    use_device(device.index)
-    return load_module(cubin, kernel.shared_bytes, device.index)
+        return self._loaded.module(device)
