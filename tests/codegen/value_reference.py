@@ -29,10 +29,11 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]), "floor": np.floor, "ceil": np.ceil,
     "round": np.rint,
     "one_plus_erf": np.vectorize(lambda x: math.erfc(-x), otypes=[np.float64]),
+    "gelu": np.vectorize(lambda x: x * math.erfc(-x / math.sqrt(2)) / 2, otypes=[np.float64]),
 }  # fmt: skip
 
-# Errors that are not relative: what the sum in f32 has, near zero too.
-ABSOLUTE = {"one_plus_erf": 2.0**-23}
+# Errors that are not relative: what the sum in f32 has, near zero too; of a gelu, times |x|.
+ABSOLUTE = {"one_plus_erf": 2.0**-23, "gelu": 2.0**-22}
 
 
 def expected(name: str, x: Array, y: Array, arity: int) -> Array:

@@ -147,6 +147,20 @@ def test_ternary(dtype) -> None:
     check(build, [keep, x, y, z], expected)
 
 
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=str)
+def test_gelu_is_one_operation(dtype) -> None:
+    """Over every value that bf16 has between two thousandths and ten, of both signs."""
+    size = torch.arange(0x3B00, 0x4120, dtype=torch.int16).view(torch.bfloat16)
+    x = torch.cat([size, -size]).to(TORCH[dtype])
+
+    def build(fd) -> None:
+        (t,) = define(fd, x)
+        fd.add_output(fd.ops.gelu(t))
+
+    (made,) = check(build, [x], F.gelu(x), kernels=1).kernels
+    assert "gelu(" in made.ir
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_ternary_of_floats(dtype) -> None:
     x, y, z = (sample(dtype, (3, 16), seed=i, special=i == 0) for i in range(3))

@@ -222,6 +222,7 @@ FLOAT_UNARY: dict[str, Callable[[float], float]] = {
     "cos": math.cos,
     "erf": math.erf,
     "one_plus_erf": lambda a: math.erfc(-a),
+    "gelu": lambda a: a * math.erfc(-a * math.sqrt(0.5)) / 2,
     "floor": math.floor,
     "ceil": math.ceil,
     "round": lambda a: float(round(a)),

@@ -8,6 +8,7 @@ from tilewright.codegen.prelude import (
     extremum,
     floor_division,
     function,
+    gelu,
     one_plus_erf,
     rounded,
 )
@@ -148,6 +149,7 @@ PRELUDE: dict[str, str] = {
             function("tw_odd_f32", "float", "double x", _ODD),
             function("tw_exp2_fast", "float", "float x", _EXP2),
             one_plus_erf("fmaf", "fabsf", "tw_exp2_fast"),
+            gelu("fmaf", "fabsf", "fmaxf", "tw_exp2_fast"),
             _SHARED_ADDRESS,
             *(entry for size in (4, 8, 16) for entry in _async_copies(size)),
         )

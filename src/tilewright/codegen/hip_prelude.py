@@ -14,6 +14,7 @@ from tilewright.codegen.prelude import (
     extremum,
     floor_division,
     function,
+    gelu,
     one_plus_erf,
     rounded,
 )
@@ -198,7 +199,7 @@ _MATH_F64 = dict(
 
 # Operations on f64 that have no builtin and are not written here.
 MISSING_F64 = frozenset(
-    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "one_plus_erf", "pow"),
+    ("exp", "exp2", "log", "log2", "tanh", "sin", "cos", "erf", "one_plus_erf", "gelu", "pow"),
 )
 
 _F16_FROM = "return __builtin_bit_cast(tw_f16, (_Float16)x);"
@@ -262,6 +263,7 @@ PRELUDE: dict[str, str] = {
             function("tw_nan", "float", "", 'return __builtin_nanf("");'),
             _plain_extremum("tw_max", ">"),
             _plain_extremum("tw_min", "<"),
+            gelu("__builtin_fmaf", "__builtin_fabsf", "__builtin_fmaxf", "__builtin_exp2f"),
             function("tw_barrier", "void", "", _BARRIER),
         )
     ),

@@ -60,19 +60,46 @@ _ERFC = (
     0.0007746290066279471, 0.0014894419582560658, -0.00044550775783136487, 4.535860716714524e-05,
 )  # fmt: skip
 
+# gelu(x) = max(x, 0) - t e, where t = |x| and e = erfc(t / sqrt 2) / 2 = 2^-Q(t), within 2^-24:
+# minimax, weighted by e, and twice as much near 0, where the error of the power itself adds most.
+# Q(0) need not be 1, as e is multiplied by t: with it free one term less than above is enough.
+_HALF_ERFC = (
+    0.9999999403953552, 1.1511088609695435, 0.4591699242591858, 0.05264297127723694,
+    -0.007327078375965357, 0.00038211100036278367, 6.553096318384632e-05, -9.768736163096037e-06,
+)  # fmt: skip
+_FLAT = 9  # to where Q rises; t e is 1.1e-14 there
+
+
+def _polynomial(fma: str, coefficients: tuple[float, ...]) -> str:
+    """Statements that set `q` to a polynomial of `t`."""
+    *rest, top = coefficients
+    steps = (f"q = {fma}(q, t, {c!r}f);" for c in reversed(rest))
+    return "\n".join((f"float q = {top!r}f;", *steps))
+
 
 def one_plus_erf(fma: str, absolute: str, exp2: str) -> tuple[str, str]:
     """`tw_one_plus_erf` for f32, without a branch, by the dialect's names of three functions."""
-    *rest, top = _ERFC
-    steps = "\n".join(f"q = {fma}(q, t, {c!r}f);" for c in reversed(rest))
     body = f"""
 const float t = {absolute}(x);
-float q = {top!r}f;
-{steps}
+{_polynomial(fma, _ERFC)}
 const float e = {exp2}(q * -t);
 return x < 0.0f ? e : 2.0f - e;
 """
     return function("tw_one_plus_erf", "float", "float x", body)
+
+
+def gelu(fma: str, absolute: str, maximum: str, exp2: str) -> tuple[str, str]:
+    """`tw_gelu` for f32, without a branch, by the dialect's names of four functions.
+
+    As t stays finite no infinity meets a zero: gelu(inf) is inf. gelu(-inf) is -1.1e-14, like all
+    below -9; its limit is 0, and what torch composes gives NaN. `tw_min` keeps a NaN.
+    """
+    body = f"""
+const float t = tw_min({absolute}(x), {_FLAT}.0f);
+{_polynomial(fma, _HALF_ERFC)}
+return {fma}(-t, {exp2}(-q), {maximum}(x, 0.0f));
+"""
+    return function("tw_gelu", "float", "float x", body)
 
 
 def rounded(dtype: str, body: str = "") -> tuple[str, str]:

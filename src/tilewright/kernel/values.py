@@ -84,10 +84,18 @@ OPERATIONS: dict[str, Operation] = {
         _function("erf"),
         # Within 2^-23, as the sum of rounded operands is; cheaper than erf.
         Operation("one_plus_erf", 1, "tw_one_plus_erf({0})", "", "erfc(-{0})"),
+        # x (1 + erf(x / sqrt 2)) / 2 within 2^-22 |x|, about what rounded operations give.
+        Operation("gelu", 1, "tw_gelu({0})", "", "({0} * 0.5 * erfc({0} * -0.7071067811865476))"),
         _function("floor"),
         _function("ceil"),
         _function("round", "rint"),  # half to even
     )
+}
+
+# Operations that lowering makes of others, and which those are: a proof counts them.
+MERGED: dict[str, tuple[str, ...]] = {
+    "one_plus_erf": ("erf", "add"),
+    "gelu": ("mul", "mul", "erf", "add", "mul"),
 }
 
 # How the text form writes operations between their operands.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from ctypes import c_float
 
 from tilewright.base.diagnostics import UnsupportedError
 from tilewright.base.dtypes import DType, Kind, boolean, f32, i64
@@ -248,14 +250,35 @@ def apply_op(b: Builder, op: Op, placed: Placed, tiled: Tiled) -> Value:
 
 
 def _recognised(value: Apply) -> Apply:
-    """The same value by fewer instructions. Before -> after: ``erf(x) + 1 -> one_plus_erf(x)``."""
+    """The same value by fewer instructions; `kernel.values.MERGED` counts what is merged.
+
+    Before -> after: ``erf(x) + 1 -> one_plus_erf(x)``, and
+    ``(x * 0.5) * one_plus_erf(x * sqrt(0.5)) -> gelu(x)``.
+    """
+    if value.dtype != f32:
+        return value
     match value:
-        case Apply("add", (Apply("erf", (x,)), Const(1)), dtype) | Apply(
-            "add", (Const(1), Apply("erf", (x,))), dtype
-        ) if dtype == f32:
-            return Apply("one_plus_erf", (x,), dtype)
+        case Apply("add", (Apply("erf", (x,)), Const(1)) | (Const(1), Apply("erf", (x,)))):
+            return Apply("one_plus_erf", (x,), f32)
+        case Apply(
+            "mul",
+            (half, Apply("one_plus_erf", (bend,))) | (Apply("one_plus_erf", (bend,)), half),
+        ) if (x := _times(half, 0.5)) is not None and x == _times(bend, math.sqrt(0.5)):
+            return Apply("gelu", (x,), f32)
         case _:
             return value
+
+
+def _times(value: Value, factor: float) -> Read | None:
+    """The register that is multiplied by `factor`, which rounds to f32 as the constant does.
+
+    A value that is used twice is in a register: two that are only alike stay two.
+    """
+    match value:
+        case Apply("mul", (Read() as x, Const(by)) | (Const(by), Read() as x)):
+            return x if c_float(by).value == c_float(factor).value else None
+        case _:
+            return None
 
 
 def index_value(expr: Expr, dtype: DType) -> Value:

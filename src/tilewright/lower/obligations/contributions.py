@@ -47,6 +47,7 @@ from tilewright.kernel.ops import (
     Value,
     When,
 )
+from tilewright.kernel.values import MERGED
 from tilewright.lower.obligations.registers import (
     decode_into,
     indexing_names,
@@ -360,10 +361,11 @@ def _common(sets: Iterable[int]) -> int:
 
 
 def _operations(value: Value) -> Iterator[str]:
+    """The names of its operations; a merged one's too, as often as it stands for them."""
     match value:
         case Apply(op=op, args=args):
             if not any(isinstance(a, LaneXor | LaneRead) for a in args):
-                yield op
+                yield from (op, *MERGED.get(op, ()))
             for argument in args:
                 yield from _operations(argument)
         case Cast(value=inner):

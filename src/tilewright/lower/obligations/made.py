@@ -30,7 +30,6 @@ from tilewright.target.model import Target
 
 _MOST_TURNS = 3
 _ORDER = ("terms", "tensor", "op")  # in which what is missing is looked for
-_PLUS_ERF = (("op", "add"), ("op", "erf"))  # which lowering may do as one operation
 _COMBINED = {"add": "sum", "mul": "product", "max": "maximum", "min": "minimum"}
 
 
@@ -237,8 +236,6 @@ def _lack(found: Contributions, one: Stored, asked: Mapping[str, Sequence[Asked]
 def _first(found: Contributions, one: Stored, write: Asked) -> _Lack | None:
     for what, (of, span) in write.items():
         times = found.count(one, what)
-        if what in _PLUS_ERF:
-            times += found.count(one, ("op", "one_plus_erf"))
         if times < of:
             return _Lack(one, what, times, of, span)
     return None
