@@ -15,8 +15,7 @@ import pytest
 import tilewright as tw
 from tilewright.base.diagnostics import CallError
 from tilewright.driver import call as call_module
-from tilewright.driver import fused_run, grouped, launch
-from tilewright.driver.loaded import Loaded
+from tilewright.driver import fused_run, grouped, launch, loaded
 from tilewright.runtime import launch as runtime_launch
 from tilewright.runtime.arguments import glance
 from tilewright.runtime.cuda_driver import Module
@@ -75,7 +74,7 @@ class Recorder:
 def device(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     found = Recorder()
 
-    def module(*_: object) -> Module:
+    def load(*_: object) -> Module:
         found.modules += 1
         return Module(None, 5, 7)
 
@@ -88,7 +87,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(runtime_launch, "launch_calls", lambda: found)
     monkeypatch.setattr(launch, "device_target", lambda d: None if d.kind == "cpu" else "sm_90a")
     monkeypatch.setattr("tilewright.driver.fusion.device_target", lambda _: "sm_90a")
-    monkeypatch.setattr(Loaded, "module", module)
+    monkeypatch.setattr(loaded, "load", load)
     for place in (launch, fused_run):
         monkeypatch.setattr(place, "stream_reader", lambda: lambda _: STREAM)
     monkeypatch.setattr(launch, "current_stream", lambda _: STREAM)
@@ -208,13 +207,7 @@ def test_binding_checks_its_arguments(device: Recorder) -> None:
 @pytest.fixture
 def lists(device: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """The made-up device, for launches of lists: one parameter, which begins with a pointer."""
-
-    def load(*_: object) -> Module:
-        device.modules += 1
-        return Module(None, 5, 7)
-
     device.count = 1
-    monkeypatch.setattr(grouped, "load", load)
     monkeypatch.setattr(grouped, "device_target", launch.device_target)
     monkeypatch.setattr(grouped, "current_stream", lambda _: STREAM)
     return device
