@@ -111,18 +111,19 @@ class Expr:
         return frozenset(_variables(self))
 
     def substitute(self, values: Mapping[str, Expr | int | str]) -> Expr:
-        """Replace variables; those that `values` lacks stay."""
-        result = Expr((), self.const)
+        """Replace variables; those that `values` lacks stay. Where none occurs, the same object."""
+        sums: dict[Term, int] = {}
+        const, same = self.const, True
         for term, coefficient in self.terms:
-            match term:
-                case str():
-                    part = Expr.of(values[term]) if term in values else Expr.of(term)
-                case Div(num, den):
-                    part = num.substitute(values) // den
-                case Mod(num, den):
-                    part = num.substitute(values) % den
-            result = result + part * coefficient
-        return result
+            part = _replaced(term, values)
+            if part is None:
+                sums[term] = sums.get(term, 0) + coefficient
+                continue
+            same = False
+            const += part.const * coefficient
+            for inner, factor in part.terms:
+                sums[inner] = sums.get(inner, 0) + factor * coefficient
+        return self if same else _canonical(sums, const)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The number, with every variable bound; KeyError where one is not."""
@@ -151,13 +152,27 @@ class Expr:
         return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
 
-def _order(term: Term) -> tuple[int, str]:
-    return (0 if isinstance(term, str) else 1, str(term))
+def _replaced(term: Term, values: Mapping[str, Expr | int | str]) -> Expr | None:
+    """A term with its variables replaced; None where it has none of them."""
+    if isinstance(term, str):
+        return Expr.of(values[term]) if term in values else None
+    num = term.num.substitute(values)
+    if num is term.num:
+        return None
+    return num // term.den if isinstance(term, Div) else num % term.den
+
+
+def _place(item: tuple[Term, int]) -> tuple[bool, str]:
+    """In the canonical order: variables come first, by their names."""
+    term = item[0]
+    return (False, term) if isinstance(term, str) else (True, str(term))
 
 
 def _canonical(sums: Mapping[Term, int], const: int) -> Expr:
     kept = [(t, c) for t, c in sums.items() if c != 0]
-    return Expr(tuple(sorted(kept, key=lambda item: _order(item[0]))), const)
+    if len(kept) > 1:
+        kept.sort(key=_place)
+    return Expr(tuple(kept), const)
 
 
 def _variables(expr: Expr) -> Iterator[str]:

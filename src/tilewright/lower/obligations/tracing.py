@@ -51,7 +51,7 @@ class Wanted:
         return expr.substitute(self.gone)
 
     def under(self, *rows: Constraint) -> Wanted:
-        return replace(self, guard=(*self.guard, *rows)).solved()
+        return replace(self, guard=(*self.guard, *rows)).solved() if rows else self
 
     def find(self, program: Program, *rows: Constraint) -> Point | None:
         program.world.fresh()  # one walk asks many questions: each has the limit to itself
