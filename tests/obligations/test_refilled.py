@@ -65,6 +65,9 @@ WRONG: dict[str, tuple[Statement, ...]] = {
     "under a guard": (If((less("lane", 0),), (load(4),)),),
     "under a condition": (When(Holds((less("lane", 0),), boolean), (load(4),)),),
     "the wrong ones last": (load(4), load(0)),
+    "wrong ones again in each turn": (Loop("i", e(2), (load(0, 0, 2), *halves.body), unroll=True),),
+    "wrong ones again around the turns": (Loop("j", e(2), (load(0, 0, 1), halves)),),
+    "a loop of no turns": (Loop("i", e(0), (load(4),)),),
 }
 
 

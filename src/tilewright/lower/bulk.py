@@ -65,7 +65,7 @@ def store_bulk(
     if brought is not None:
         own = {**own, brought.made.name: brought.piece(panels)}
     box = panel_box(b, op.memory, op.type.axes, panels, op.span)
-    buffer = _buffer(b, op, panels, PANELS if brought is None else b.plan.panels)
+    buffer = _buffer(b, op, panels, PANELS if brought is None else brought.places)
     with b.guarded(b.whole_tile(), None, op.span):
         if brought is not None:
             bring_first(b, brought, panels, buffer)

@@ -34,7 +34,7 @@ from tilewright.lower.panels import (
 )
 from tilewright.mapping.layouts import Tiled
 from tilewright.poly.expr import Expr, less
-from tilewright.schedule.boxes import bulk_problem, contiguous_position, in_flight
+from tilewright.schedule.boxes import bulk_problem, contiguous_position
 from tilewright.schedule.pipelined import ring_problem
 from tilewright.schedule.plan import Staging
 from tilewright.schedule.role_products import made_of
@@ -53,6 +53,11 @@ class PanelRead:
     landed: str
     flights: int
 
+    @property
+    def places(self) -> int:
+        """The panels of a warpgroup in shared memory."""
+        return self.flights + 1
+
     def piece(self, panels: Panels) -> tuple[int, ...]:
         """The shape of a thread's registers for one piece: 64 rows of it for 128 threads."""
         return (*(1 for _ in self.made.shape[:-1]), 4 * panels.tiles)
@@ -69,19 +74,28 @@ def bring_for(b: Builder, op: ops.WriteOp, tiled: Tiled) -> PanelRead | None:
     panels = panels_of(b, op, tiled.layout)
     if panels is None or panels.count == 1 or len(b.scopes) > 1:
         return None
-    if op.type.dtype.bytes != 2 or ring_problem(b.plan.grid, V(panels.whole), 1):
-        return None
-    read = next(_reads(b, op), None)
-    if read is None:
+    read, flights = next(_reads(b, op), None), _flights(b, panels)
+    if op.type.dtype.bytes != 2 or read is None or not flights:
         return None
     own = tiled.project(read.type.axes)
     made = b.fragment(read.memory, read.type.dtype, own, read.span)
     b.scopes[-1].memo[read.id, own] = made
     landed = b.name(f"{read.memory}_landed")
-    flights = in_flight(b.plan.panels)
     b.phases.append(Phases(landed, roles.consumers * flights, 1, span=read.span))
     box = panel_box(b, read.memory, read.type.axes, panels, read.span)
     return PanelRead(read, made, box, landed, flights)
+
+
+def _flights(b: Builder, panels: Panels) -> int:
+    """How many panels are on their way at a time, the first tried being the most that fit: while
+    one is computed, the one before it may still be leaving. 0 where phases cannot be told."""
+    return next(
+        (
+            n for n in range(b.plan.panels - 1, 0, -1)
+            if panels.whole % n == 0 and not ring_problem(b.plan.grid, V(panels.whole), n)
+        ),
+        0,
+    )  # fmt: skip
 
 
 def _reads(b: Builder, op: ops.WriteOp) -> Iterator[ops.ReadOp]:

@@ -153,7 +153,10 @@ class World:
         self.parameters = tuple(parameters)
         self.contracts = contracts
         self.limit = limit
-        self._context = _spare.pop() if _spare else isl.Context()
+        try:
+            self._context = _spare.pop()
+        except IndexError:
+            self._context = isl.Context()
         finalize(self, _spare.append, self._context)
         self._context.set_max_operations(limit)
         self._context.reset_operations()

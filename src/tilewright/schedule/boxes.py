@@ -14,12 +14,6 @@ PANELS = 2  # of a warpgroup: it fills one while the copy engine reads the other
 MOST_PANELS = 4  # where there is room: more bring tiles of an epilogue earlier
 
 
-def in_flight(panels: int) -> int:
-    """How many of a warpgroup's panels the copy engine brings at a time, where an epilogue reads
-    them. While one is computed, the one before it may still be leaving."""
-    return panels - 1
-
-
 def row_panels(tile: int, size: int) -> tuple[int, int]:
     """How a tile of elements of `size` bytes lies along its contiguous axis: the number of panels,
     and the elements of a row in each. Panels may go past the tile's end."""

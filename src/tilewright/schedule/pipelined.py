@@ -17,7 +17,6 @@ from tilewright.schedule.boxes import (
     ROW_BYTES,
     STRIP,
     contiguous_position,
-    in_flight,
     row_panels,
 )
 from tilewright.schedule.constraints import Hardware
@@ -122,7 +121,7 @@ def _plan(
         roles=roles,
         ragged=found.ragged,
         own_terms=found.own_terms,
-        panels=_panels(graph, axes, found, room - stages * slot, panel),
+        panels=_panels(graph, roles, room - stages * slot, panel),
     )
     if hardware.stream_k:
         return streamed(plan, graph, found.found, hardware.stream_k, target)
@@ -142,20 +141,14 @@ def _panel_bytes(graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, p
     return found.roles.consumers * panel
 
 
-def _panels(
-    graph: Graph, axes: Mapping[str, AxisPlan], found: Pipelined, left: int, panel: int
-) -> int:
-    """Panels of a warpgroup. What the ring leaves makes room for more where an epilogue reads a
-    tile of its own, which is then brought earlier."""
+def _panels(graph: Graph, roles: Roles, left: int, panel: int) -> int:
+    """Panels that there is room for. What the ring leaves makes room for more where an epilogue
+    reads a tile of its own, which is then brought earlier."""
     writes = _writes(graph)
     reads = [op.type.axes for op in graph.body if isinstance(op, ops.ReadOp)]
-    if not found.roles.pingpong or len(writes) > 1 or writes[0].type.axes not in reads:
+    if not roles.pingpong or len(writes) > 1 or writes[0].type.axes not in reads:
         return PANELS
-    rows, columns = found.contract.m or "", found.contract.n or ""
-    tile = axes[rows].tile * axes[columns].tile * writes[0].type.dtype.bytes
-    whole = found.roles.consumers * tile // panel  # that a warpgroup's tile is cut into
-    most = min(MOST_PANELS, PANELS + left // panel)
-    return max((n for n in range(PANELS, most + 1) if whole % in_flight(n) == 0), default=PANELS)
+    return max(PANELS, min(MOST_PANELS, PANELS + left // panel))
 
 
 def _loop(graph: Graph, roles: Roles) -> ops.Iterate:

@@ -149,8 +149,8 @@ class Plan:
     `order` lists the axes from the one most often contiguous in memory to the least.
     `grid` orders the tiles of the axes that have a block digit. `warps` are those that compute;
     with `roles`, a warpgroup more copies. With `ragged`, a tile's rows are those of one group;
-    with `own_terms`, the terms that it sums are. With roles, a warpgroup's output leaves through
-    `panels` places in shared memory.
+    with `own_terms`, the terms that it sums are. With roles, there is room for `panels` panels of
+    a warpgroup's output in shared memory.
     """
 
     axes: Mapping[str, AxisPlan]

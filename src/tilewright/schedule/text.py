@@ -42,7 +42,7 @@ def _roles(roles: Roles, plan: Plan) -> str:
         f"roles: one warpgroup copies ahead by the copy engine through {plan.stages} slots, {work}"
         f"{given}"
         + (f"; {roles.stream}" if roles.stream else "")
-        + (f"; an output leaves through {plan.panels} panels" if plan.panels != PANELS else "")
+        + (f"; room for {plan.panels} panels of an output" if plan.panels != PANELS else "")
     )
 
 

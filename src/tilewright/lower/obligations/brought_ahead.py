@@ -10,14 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.kernel.async_ops import BulkLoad
-from tilewright.kernel.ops import Load
+from tilewright.kernel.ops import DataIndex, Decode, Load
 from tilewright.kernel.passes import simplify
 from tilewright.kernel.rewrite import unrolled
 from tilewright.lower.obligations.scope import Program
 
 
 def taken_apart(program: Program) -> Program:
-    """The program without the unrolled loops in which panels are brought for later turns."""
+    """The program without the unrolled loops in which panels are brought for later turns.
+
+    Loops that decode digits stay: their copies would give them the same names.
+    """
     counters: set[str] = set()
     for name in {b.name for b in program.kernel.shared}:
         loads = [
@@ -32,6 +35,10 @@ def taken_apart(program: Program) -> Program:
         ]
         if len(loads) > 1 and readers:
             counters |= set[str]().union(*loads) & set[str]().union(*readers)
+    counters -= {
+        x.var for site in program.sites if isinstance(site.statement, Decode | DataIndex)
+        for x in site.frame.loops
+    }  # fmt: skip
     if not counters:
         return program
     body = unrolled(program.kernel.body, counters)

@@ -55,7 +55,7 @@ from tilewright.lower.obligations.holdings import added, sources, vector, writte
 from tilewright.lower.obligations.refilled import refills
 from tilewright.lower.obligations.scope import Program, Site
 from tilewright.lower.obligations.tracing import Wanted, either_lane, fault_at
-from tilewright.lower.obligations.unwritten import written_in_turn
+from tilewright.lower.obligations.unwritten import written_in_turn, written_over
 from tilewright.lower.obligations.writers import Write, newest, writers, writes_to
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.poly.layout import Place
@@ -79,7 +79,19 @@ Definition = Load | Assign | Reduce | Mma | WarpgroupMma | Collect
 
 def elements(program: Program, axes: Axes) -> Iterator[Obligation]:
     """One obligation for each store to a tensor with named axes that a load can be traced to."""
-    program = taken_apart(program)
+    apart = taken_apart(program)
+    if apart is program:
+        yield from _elements(program, axes)
+        return
+    found: dict[object, Obligation] = {}  # of the copies of a store, the first that is not proved
+    for one in _elements(apart, axes):
+        key = one.subject, one.span
+        if key not in found or isinstance(found[key].result, Proved):
+            found[key] = one
+    yield from found.values()
+
+
+def _elements(program: Program, axes: Axes) -> Iterator[Obligation]:
     for site in program.sites:
         store = site.statement
         walk = _Walk(program, axes)
@@ -101,7 +113,7 @@ class _Walk:
         self.loads = 0
         self.cut = 0  # ways that were not followed
         self.steps = 0
-        self.seen: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.seen: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self.through: tuple[int, ...] = ()  # the way through shared memory, newest last
         self.roles = bool(program.kernel.phases)
         self.found = (*accesses(program), *bulk_accesses(program)) if self.roles else ()
@@ -150,7 +162,7 @@ class _Walk:
 
     def enter(self, site: Site) -> bool:
         """Whether to look at the statement once more: a value may be used in several ways."""
-        key = (id(site.statement), self.through)
+        key = (site.frame.path, self.through)
         self.seen[key] = self.seen.get(key, 0) + 1
         more = self.seen[key] <= _MOST_WAYS
         self.cut += not more
@@ -376,6 +388,8 @@ class _Walk:
                 return Unknown(f"which write of {name} is read is not plain")
             if not self.in_turn(read, name, found):
                 return Unknown(f"{name} is read in a turn that does not write it")
+            if self.written_over(read, name, found):
+                return Unknown(f"{name} may be written over before it is read")
         for write in found:
             index, exprs, over = written(self.program.kernel, write.site)
             if not index or not self.enter(write.site):
@@ -394,6 +408,14 @@ class _Walk:
         sites = [w.site for w in writes]
         own = [a for a in self.found if not a.writes or any(a.site is s for s in sites)]
         return all(written_in_turn(self.program, a, own) for a in self.reads(read, name))
+
+    def written_over(self, read: Site, name: str, writes: Sequence[Write]) -> bool:
+        """Whether writes after the read may come between it and one of these, in other turns."""
+        later = [a for a in self.found if a.writes and a.ref.name == name]
+        return any(
+            written_over(self.program, a, later, w.site.frame)
+            for a in self.reads(read, name) for w in writes
+        )  # fmt: skip
 
     def reads(self, site: Site, name: str) -> list[Access]:
         return [a for a in self.found if a.site is site and a.ref.name == name and not a.writes]

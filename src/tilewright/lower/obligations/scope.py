@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from tilewright.base.diagnostics import AtomError
 from tilewright.kernel.async_ops import WarpgroupMma
@@ -26,6 +27,12 @@ class Frame:
     path: tuple[int, ...] = ()
     around: tuple[Loop | If | When, ...] = ()
     decodes: tuple[tuple[tuple[int, ...], Decode], ...] = ()
+
+    def common(self, other: Frame) -> tuple[Loop | If | When, ...]:
+        """The statements around both."""
+        pairs = zip(self.around, other.around, self.path, other.path, strict=False)
+        same = takewhile(lambda pair: pair[0] is pair[1] and pair[2] == pair[3], pairs)
+        return tuple(pair[0] for pair in same)
 
     @property
     def loops(self) -> tuple[Loop, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import gcd, inf
 
 from tilewright.kernel.ops import Loop, Over
@@ -237,13 +238,8 @@ def _digits(expr: Expr, ranges: Mapping[str, Interval]) -> tuple[Expr, Expr] | N
 
 def _common(one: Frame, two: Frame, turn: Loop | None) -> tuple[Loop, ...]:
     """The loops around both, outside of `turn`."""
-    loops: list[Loop] = []
-    for a, b, i, j in zip(one.around, two.around, one.path, two.path, strict=False):
-        if a is not b or i != j or a is turn:
-            break
-        if isinstance(a, Loop):
-            loops.append(a)
-    return tuple(loops)
+    around = takewhile(lambda s: s is not turn, one.common(two))
+    return tuple(s for s in around if isinstance(s, Loop))
 
 
 def either_lane(wanted: Wanted, there: Wanted, mask: int, suffix: str) -> Wanted:

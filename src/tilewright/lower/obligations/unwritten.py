@@ -82,6 +82,27 @@ def written_in_turn(program: Program, read: Access, found: Sequence[Access]) -> 
     return _rest(program, *question.without_common(here)) is None
 
 
+def written_over(program: Program, read: Access, writes: Sequence[Access], last: Frame) -> bool:
+    """Whether some of what is read may have been written over since the write at `last`, by writes
+    that stand after the read: in an earlier turn of a loop around the read but not around `last`.
+    """
+    here = read.site.frame
+    outer = len(_common(last, here))
+    for write in writes:
+        inner = {loop.var for loop in _common(write.site.frame, here)[outer:]}
+        if write.site.frame.path <= here.path or not inner:
+            continue
+        one = _Write(write, points(program, write, ()))
+        question = _Question.of(program, read, [one])
+        cases = [c.piece for c in question.earlier(one, ()) if c.loop in inner]
+        if question.needed.inexact or any(c.inexact for c in cases):
+            return True
+        needed = image(program.world, question.needed)
+        if not all(needed.is_disjoint(image(program.world, c)) for c in cases):
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Write:
     """A write, and the points at which it runs."""
@@ -173,14 +194,7 @@ def _certain(write: Frame, read: Frame) -> bool:
 
 def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
     """The loops around both, outermost first."""
-    loops: list[Loop] = []
-    pairs = zip(one.around, two.around, one.path, two.path, strict=False)
-    for a, b, i, j in pairs:
-        if a is not b or i != j:
-            break
-        if isinstance(a, Loop):
-            loops.append(a)
-    return tuple(loops)
+    return tuple(s for s in one.common(two) if isinstance(s, Loop))
 
 
 # ---------------------------------------------------------------- what is read, and when

@@ -101,9 +101,11 @@ def newest(sites: Sequence[Site], found: Sequence[Access], read: Site, name: str
     if not near:
         return []
     *others, last = near
-    parts = [x for x in last.frame.loops if x not in read.frame.loops]
-    mixed = any(x in s.frame.loops for x in parts for s in others)
-    return [] if mixed or not all(x.unroll for x in parts) else [Write(last)]
+    outer = len(last.frame.common(read.frame))
+    shared = [x for s in others for x in s.frame.common(last.frame)[outer:]]
+    mixed = any(isinstance(x, Loop) for x in shared)
+    own = [x for x in last.frame.around[outer:] if isinstance(x, Loop)]
+    return [] if mixed or not all(x.unroll for x in own) else [Write(last)]
 
 
 def _apart(one: Access, other: Access) -> bool:
