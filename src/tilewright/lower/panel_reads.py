@@ -125,9 +125,10 @@ def _once(b: Builder, number: int, op: ops.WriteOp) -> bool:
 
 
 def bring_first(b: Builder, brought: PanelRead, panels: Panels, buffer: Shared) -> None:
-    """Start the copies of a tile's first panels but one, when those of the tile before have left.
+    """Start the copies of a tile's first panels, one fewer than are on their way at a time, when
+    those of the tile before have left.
 
-    Panels that fill all places leave in the order in which the next tile needs them.
+    Where nothing is to be started, panels that fill all places leave as the next tile needs them.
     """
     copies = [
         statement

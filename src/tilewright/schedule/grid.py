@@ -204,6 +204,26 @@ def visits(grid: GridPlan) -> Iterator[Visit]:
             yield Visit(leaves, {axis: values[axis] for axis in grid.extents})
 
 
+def alternates(grid: GridPlan, consumers: int) -> bool:
+    """Whether each block's tiles, as they come, go to one of so many consumers after the other,
+    where a turn belongs to consumer ``turn % consumers``. All extents are numbers."""
+    extents = grid.all_extents()
+    turns: dict[tuple[int, ...], list[int]] = {}
+    for visit in visits(grid):
+        block: tuple[int, ...] = ()
+        turn = 0
+        for leaf, number in zip(grid.order, visit.leaves, strict=True):
+            if grid.place(leaf) is GridPlace.LOOP:
+                turn = turn * extents[leaf].const + number
+            else:
+                block = (*block, number)
+        turns.setdefault(block, []).append(turn)
+    return all(
+        turn % consumers == i % consumers
+        for own in turns.values() for i, turn in enumerate(sorted(own))
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class _Extent:
     """A number times open extents."""

@@ -21,7 +21,7 @@ from tilewright.schedule.boxes import (
 )
 from tilewright.schedule.constraints import Hardware
 from tilewright.schedule.contiguity import contiguity_order
-from tilewright.schedule.grid import GridPlace, GridPlan
+from tilewright.schedule.grid import GridPlace, GridPlan, alternates
 from tilewright.schedule.model import read_together
 from tilewright.schedule.owners import owners_of
 from tilewright.schedule.parts import in_parts
@@ -248,6 +248,14 @@ def _grid(
             span=hardware.span,
             expected="with pingpong, more tiles than blocks that run at once, and known sizes",
             mend="leave pingpong out, or let fewer blocks go through the tiles (persistent)",
+        )
+    split, consumers = grid.uneven(), found.roles.consumers
+    if found.roles.pingpong and split is not None and not alternates(grid, consumers):
+        raise ConstraintError(
+            f"warpgroups cannot take turns: {empty_turns(split)}",
+            span=hardware.span,
+            expected="with pingpong, a block's tiles fall to its warpgroups one after the other",
+            mend=f"use a group that divides the tiles of {split.source}, or leave pingpong out",
         )
     if found.own_terms is None and (problem := ring_problem(grid, steps, stages)):
         return problem if arrange else plain

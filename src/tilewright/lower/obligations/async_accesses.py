@@ -3,7 +3,7 @@ that nothing orders before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.lower.obligations.async_footprints import Footprint, Memory
 from tilewright.lower.obligations.async_state import (
@@ -25,7 +25,7 @@ from tilewright.lower.obligations.async_steps import (
     Registers,
     RemoteStep,
 )
-from tilewright.lower.obligations.async_values import Env, OpenError
+from tilewright.lower.obligations.async_values import Cell, Env, OpenError
 from tilewright.lower.obligations.async_words import Words
 from tilewright.poly.results import Kind
 
@@ -40,13 +40,17 @@ _ENDED_WITH = {
 }
 
 
+Taken = Mapping[int, Mapping[int, tuple[str, Cell]]]  # see `Skeleton.taken`
+
+
 class Accesses:
     """Accesses in one execution."""
 
-    def __init__(self, state: State, memory: Memory, words: Words) -> None:
+    def __init__(self, state: State, memory: Memory, words: Words, taken: Taken) -> None:
         self.state = state
         self.memory = memory
         self.words = words
+        self.taken = taken
         self.looks = 0  # at other accesses
 
     # ------------------------------------------------------------ threads
@@ -64,6 +68,7 @@ class Accesses:
                 continue
             made = self._thread_event(unit, step, env, active)
             made.does, made.writes = (Does.WRITE, True) if touch.writes else (Does.READ, False)
+            self._in_turn(made, print_)
             self._thread_access(unit, made, print_, touch.whole)
             unit.reading = None if touch.writes or step.wide else made
             if step.wide and not touch.writes:
@@ -224,6 +229,8 @@ class Accesses:
             known &= unit.know
             given |= unit.know
         made.given = self.state.lasting(given)
+        for print_ in made.prints:
+            self._in_turn(made, print_)
         self._agent_access(made, known)
         group.matrix.open.append(made)
 
@@ -284,6 +291,34 @@ class Accesses:
                 if made.writes:
                     _cover(log, print_, known)
                 log.add(made)
+
+    def _in_turn(self, made: Event, print_: Footprint) -> None:
+        """What is read was loaded in the turn of its reader, where several share turns out."""
+        step, env = made.step, made.env
+        loads = self.taken.get(id(step.statement)) if step is not None else None
+        if not loads or env is None or step is None:
+            return
+        (block,) = made.blocks
+        rest = print_.bits
+        for event in reversed(self.state.log(block, print_.arena).events):
+            if event.does is not Does.LOAD or event.step is None or event.env is None:
+                continue
+            found = loads.get(id(event.step.statement))
+            for theirs in event.prints if found else ():
+                both = theirs.bits & rest if theirs.arena == print_.arena else 0
+                if not both or found is None:
+                    continue
+                rest &= ~both
+                counter, turn = found
+                wanted = turn.number(env, "the turn of a read")
+                if event.env[counter] != wanted:
+                    raise FaultError(
+                        Kind.RELEASE, print_.buffer,
+                        f"{self.memory.element(print_, both)} is read in turn {wanted}, and holds "
+                        f"what was loaded in turn {event.env[counter]}",
+                        step,
+                        (self.words.note(made), self.words.note(event)),
+                    )  # fmt: skip
 
     # ------------------------------------------------------------ conflicts
 

@@ -97,7 +97,7 @@ class Run:
         self.words = Words(kernel, first)
         self.full = (1 << self.size) - 1
         self.state = self._start(first, known)
-        self.accesses = Accesses(self.state, skeleton.memory, self.words)
+        self.accesses = Accesses(self.state, skeleton.memory, self.words, skeleton.taken)
         self.barriers = Barriers(self.state, kernel, self.words)
         self.steps = 0
         self.whole: set[str] = set()  # counters of loops of which every turn was executed
