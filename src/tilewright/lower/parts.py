@@ -16,6 +16,7 @@ from tilewright.kernel.ops import Apply, Assign, Body, If, Load, MemRef, Over, R
 from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder, Fragment
 from tilewright.lower.dependencies import contract_layouts
+from tilewright.lower.panels import one_thread
 from tilewright.lower.role_loops import emit_pipeline
 from tilewright.poly.expr import Expr, at_least, equal, less
 from tilewright.poly.layout import Place
@@ -117,7 +118,7 @@ def _send(
     """Store each other block's columns where they belong."""
     phase = PhaseRef(exchange.landed, V(b.role))
     size = prod(exchange.buffer.shape[1:]) * WORD
-    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    one = one_thread(b)
     if roles.owners < roles.parts:
         one = (*one, equal(b.helper, 0))
     b.emit(If(one, (ArriveExpect(phase, size, product.span, "the others' sums"),)))

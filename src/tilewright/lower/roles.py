@@ -28,6 +28,7 @@ from tilewright.kernel.scopes import WARPGROUP_WARPS
 from tilewright.lower.builder import Builder
 from tilewright.lower.bulk import EXCHANGE
 from tilewright.lower.grid import Grid
+from tilewright.lower.panels import one_thread
 from tilewright.lower.turns import first_turn
 from tilewright.poly.expr import Expr, Guard, equal, less
 from tilewright.schedule.plan import Roles
@@ -40,7 +41,7 @@ V = Expr.of
 
 def frame(b: Builder, roles: Roles, grid: Grid, body: Body) -> Body:
     """The kernel's statements: the roles' work, each in the block's tile loops."""
-    one = (equal(b.role_warp, 0), equal(b.role_lane, 0))
+    one = one_thread(b)
     drain = (If(one, (BulkWait(0),)),) if any(_stores(b)) else ()
     total = roles.consumers + 1
     work = grid.alternate(body, b.role, roles.consumers) if roles.pingpong else grid.wrap(body)

@@ -3,7 +3,7 @@ that nothing orders before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tilewright.lower.obligations.async_footprints import Footprint, Memory
 from tilewright.lower.obligations.async_state import (
@@ -24,8 +24,9 @@ from tilewright.lower.obligations.async_steps import (
     PlainStep,
     Registers,
     RemoteStep,
+    Taken,
 )
-from tilewright.lower.obligations.async_values import Cell, Env, OpenError
+from tilewright.lower.obligations.async_values import Env, OpenError
 from tilewright.lower.obligations.async_words import Words
 from tilewright.poly.results import Kind
 
@@ -38,9 +39,6 @@ _ENDED_WITH = {
     Does.STORE: "a BulkWait that covers the store, then a barrier",
     Does.MATRIX: "a WarpgroupWait that covers the instruction, then a phase or barrier",
 }
-
-
-Taken = Mapping[int, Mapping[int, tuple[str, Cell]]]  # see `Skeleton.taken`
 
 
 class Accesses:
@@ -296,22 +294,20 @@ class Accesses:
         """What is read was loaded in the turn of its reader, where several share turns out."""
         step, env = made.step, made.env
         loads = self.taken.get(id(step.statement)) if step is not None else None
-        if not loads or env is None or step is None:
+        if loads is None or step is None or env is None:
             return
         (block,) = made.blocks
         rest = print_.bits
         for event in reversed(self.state.log(block, print_.arena).events):
-            if event.does is not Does.LOAD or event.step is None or event.env is None:
+            found = loads.get(id(event.step.statement)) if event.step is not None else None
+            if found is None or event.env is None:
                 continue
-            found = loads.get(id(event.step.statement))
-            for theirs in event.prints if found else ():
+            counter, turn = found
+            wanted = turn.number(env, "the turn of a read")
+            for theirs in event.prints:
                 both = theirs.bits & rest if theirs.arena == print_.arena else 0
-                if not both or found is None:
-                    continue
                 rest &= ~both
-                counter, turn = found
-                wanted = turn.number(env, "the turn of a read")
-                if event.env[counter] != wanted:
+                if both and event.env[counter] != wanted:
                     raise FaultError(
                         Kind.RELEASE, print_.buffer,
                         f"{self.memory.element(print_, both)} is read in turn {wanted}, and holds "

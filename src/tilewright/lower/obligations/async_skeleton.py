@@ -59,13 +59,14 @@ from tilewright.lower.obligations.async_steps import (
     Registers,
     RemoteStep,
     Step,
+    Taken,
     Tile,
     Touch,
 )
 from tilewright.lower.obligations.async_values import Cell, Condition, Env, Lanes
 from tilewright.lower.obligations.registers import uses
 from tilewright.lower.obligations.scope import Program
-from tilewright.lower.obligations.shared_turns import by_statement, shared_turns
+from tilewright.lower.obligations.shared_turns import shared_turns
 from tilewright.poly.expr import Constraint, Div, Expr, Guard, Term, at_least
 from tilewright.target.model import MmaAtom, Target
 
@@ -96,19 +97,17 @@ class Skeleton:
     needed: frozenset[str]
     sizes: Mapping[str, Size]
     threads: tuple[Env, ...]  # of each warp; kept, so that what is computed from them is too
-    # By reads that share turns out, then by the loads: the load's counter, and the read's turn.
-    taken: Mapping[int, Mapping[int, tuple[str, Cell]]]
+    taken: Taken
 
     @staticmethod
     def of(kernel: Kernel, target: Target) -> Skeleton:
         memory = Memory(kernel)
         builder = _Builder(kernel, target, memory)
         body = builder.steps(kernel.body)
-        shared = by_statement(shared_turns(Program.of(kernel, target)))
-        taken = {
-            read: {load: (one.counter, builder.cell(one.turn)) for load, one in loads.items()}
-            for read, loads in shared.items()
-        }
+        taken: dict[int, dict[int, tuple[str, Cell]]] = {}
+        for one in shared_turns(Program.of(kernel, target)):
+            loads = taken.setdefault(id(one.read.statement), {})
+            loads[id(one.load.statement)] = one.counter, builder.cell(one.turn)
         needed = set(builder.names)
         decodes = [s for s in walk(kernel.body) if isinstance(s, Decode)]
         for decode in reversed(decodes):

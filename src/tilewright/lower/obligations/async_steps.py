@@ -152,6 +152,11 @@ class MatrixStep(Step):
     registers: tuple[Registers, ...] = ()
 
 
+# By the identities of reads that share turns out, then of loads: the load's counter, and the turn
+# of the read.
+Taken = Mapping[int, Mapping[int, tuple[str, Cell]]]
+
+
 def cells_of(step: Step) -> Iterator[Cell]:
     """Every expression of the step but those of guards."""
     yield from step.values.values()

@@ -13,7 +13,7 @@ from tilewright.kernel.async_ops import BulkLoad
 from tilewright.kernel.ops import DataIndex, Decode, Load
 from tilewright.kernel.passes import simplify
 from tilewright.kernel.rewrite import unrolled
-from tilewright.lower.obligations.scope import Program
+from tilewright.lower.obligations.scope import Program, Site
 
 
 def taken_apart(program: Program) -> Program:
@@ -24,16 +24,14 @@ def taken_apart(program: Program) -> Program:
     counters: set[str] = set()
     for name in {b.name for b in program.kernel.shared}:
         loads = [
-            {x.var for x in site.frame.loops if x.unroll}
-            for site in program.sites
+            _unrolled(site) for site in program.sites
             if isinstance(site.statement, BulkLoad) and site.statement.dst.name == name
-        ]
+        ]  # fmt: skip
         readers = [
-            {x.var for x in site.frame.loops if x.unroll}
-            for site in program.sites
+            _unrolled(site) for site in program.sites
             if isinstance(site.statement, Load) and site.statement.src.name == name
-        ]
-        if len(loads) > 1 and readers:
+        ]  # fmt: skip
+        if len(loads) > 1:
             counters |= set[str]().union(*loads) & set[str]().union(*readers)
     counters -= {
         x.var for site in program.sites if isinstance(site.statement, Decode | DataIndex)
@@ -43,3 +41,8 @@ def taken_apart(program: Program) -> Program:
         return program
     body = unrolled(program.kernel.body, counters)
     return Program.of(simplify(replace(program.kernel, body=body)), program.target)
+
+
+def _unrolled(site: Site) -> set[str]:
+    """The counters of the unrolled loops around it."""
+    return {loop.var for loop in site.frame.loops if loop.unroll}

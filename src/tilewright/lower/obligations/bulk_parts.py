@@ -18,7 +18,6 @@ from tilewright.lower.obligations.bulk_turns import (
     WRITER,
     Names,
     Turns,
-    common_loops,
     rank_digits,
     sent,
 )
@@ -150,7 +149,7 @@ class _Parts:
         if not self.sums:
             return False
         last = self.sums[-1][0]
-        around = {id(loop) for loop in common_loops(self.copies[0], last)}
+        around = {id(loop) for loop in self.copies[0].frame.common_loops(last.frame)}
         adding = {id(loop) for loop in last.frame.loops} - around
         others = (s for s in self.program.sites if all(s is not one for one, *_ in self.sums))
         return any(
@@ -183,7 +182,7 @@ class _Parts:
         to, rank = link.to or Expr.of(0), link.rank or Expr.of(0)
         got, index, register, over = _loaded(load)
         there = domain(kernel, load.frame, (*got, *register), over, ())
-        shared = {"block", "thread", *(loop.var for loop in common_loops(site, load))}
+        shared = {"block", "thread", *(loop.var for loop in site.frame.common_loops(load.frame))}
         alike = [n for n, roots in there.roots.items() if roots and roots <= shared]
         mine: Names = {n: n + LOADER for n in (VECTOR, *there.roots) if n not in alike}
         here = self._domain(site, (*(Expr.of(n) for n in alike), *rank.variables(), *other.index))
@@ -295,7 +294,7 @@ def _placed(
     """With what tells one total of a thread from another: the block, and the turns of the loops
     around all of its statements."""
     sites = (*copies, *(site for site, *_ in sums))
-    loops = {loop.var for loop in common_loops(sites[0], sites[-1])}
+    loops = {loop.var for loop in sites[0].frame.common_loops(sites[-1].frame)}
     names = tuple(Expr.of(n) for n in (*ranks, *sorted(loops)))
     where = domain(program.kernel, sites[0].frame, names, (), ("block",))
     context = tuple(n for n, roots in where.roots.items() if roots and roots <= {"block", *loops})

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel.async_ops import WarpgroupMma
 from tilewright.kernel.ops import Loop
-from tilewright.lower.obligations.bulk_turns import common_loops
 from tilewright.lower.obligations.carrying import carrying_loops, resets_family
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.reductions import (
@@ -106,7 +105,7 @@ def _sums(program: Program, terms: Sequence[Term]) -> Sums | Unknown:
         return Unknown(f"nothing reads {fragment}")
     summing: list[tuple[Loop, ...]] = []
     for term in terms:
-        outer = max((common_loops(term.site, r) for r in readers), key=len)
+        outer = max((term.site.frame.common_loops(r.frame) for r in readers), key=len)
         summing.append(term.site.frame.loops[len(outer) :])
     places = tuple(place_of(program, t) for t in terms)
     family = frozenset((fragment,))
@@ -235,7 +234,9 @@ class Sums:
     ) -> Iterator[Guard]:
         """The ways in which an instance of `early` comes before one of `late` in one sum."""
         outer = {loop.var for loop in late.site.frame.loops} & self.context.keys()
-        shared = [x.var for x in common_loops(early.site, late.site) if x.var not in outer]
+        shared = [
+            x.var for x in early.site.frame.common_loops(late.site.frame) if x.var not in outer
+        ]
         order = shared
         if early.statement is late.statement:
             order = [*shared, *(n for n, _ in late.over)]

@@ -145,7 +145,7 @@ def sent(program: Program, read: Site, store: Site) -> Turns | str:
         return "the store to another block stands after the read"
     if store.frame.conditions:
         return "conditions that are data decide whether the store runs"
-    names = {loop.var: loop.var for loop in common_loops(store, read)}
+    names = {loop.var: loop.var for loop in store.frame.common_loops(read.frame)}
     alike = {"block", *(s.name for s in program.kernel.symbols)}
     _pair_decodes(
         [d for _, d in store.frame.decodes], [d for _, d in read.frame.decodes], names, alike
@@ -153,18 +153,6 @@ def sent(program: Program, read: Site, store: Site) -> Turns | str:
     peers = tuple(n for n, _ in ranks)
     kept = {a: b for a, b in names.items() if a not in peers}
     return Turns(kept, peers, to=statement.block, rank=rank)
-
-
-def common_loops(one: Site, two: Site) -> tuple[Loop, ...]:
-    """The loops around both statements, outermost first."""
-    found: list[Loop] = []
-    a, b = one.frame, two.frame
-    for x, y, i, j in zip(a.around, b.around, a.path, b.path, strict=False):
-        if x is not y or i != j:
-            break
-        if isinstance(x, Loop):
-            found.append(x)
-    return tuple(found)
 
 
 def rank_digits(kernel: Kernel, frame: Frame) -> tuple[tuple[str, Expr], ...] | None:

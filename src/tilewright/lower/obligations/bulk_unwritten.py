@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tilewright.kernel.async_ops import RemoteStore
 from tilewright.lower.obligations.accesses import Access, overlap, points
 from tilewright.lower.obligations.bulk_boxes import unboxed
-from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, common_loops, sent, turns
+from tilewright.lower.obligations.bulk_turns import WRITER, Turns, apart, sent, turns
 from tilewright.lower.obligations.domains import Domain
 from tilewright.lower.obligations.scope import Program
 from tilewright.lower.obligations.writers import writes_to
@@ -146,7 +146,8 @@ def _sent(program: Program, found: Sequence[Access], read: Access) -> Result:
     if point is None:
         return Proved("stored by other blocks before it is read")
     inexact = next((p.inexact for p in (needed, *stored) if p.inexact), "")
-    again = any(common_loops(read.site, c.load.site) for c in compared)  # earlier turns may serve
+    frames = (c.load.site.frame for c in compared)
+    again = any(read.site.frame.common_loops(f) for f in frames)  # earlier turns may serve
     if inexact or again:
         return Unknown(inexact or f"{read.ref.name} is read in a turn in which nothing stores it")
     return _unloaded(read.ref.name, context, point, "any block has stored it")

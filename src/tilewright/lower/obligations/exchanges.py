@@ -13,7 +13,6 @@ from itertools import product
 from tilewright.kernel.async_ops import Announce, Await, Deposit
 from tilewright.kernel.declared import Exchange
 from tilewright.lower.obligations.accesses import VECTOR
-from tilewright.lower.obligations.bulk_turns import common_loops
 from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.scope import Frame, Program, Site
 from tilewright.poly.expr import Constraint, Expr, Guard, equal, less
@@ -217,7 +216,7 @@ def renamed(where: Domain, suffix: str) -> tuple[tuple[Dim, ...], Guard, Names]:
 def _before(first: Site, second: Site) -> Iterator[Guard]:
     """The ways in which the first statement runs before the second, whose names are renamed."""
     rows: list[Constraint] = []
-    for loop in common_loops(first, second):
+    for loop in first.frame.common_loops(second.frame):
         yield (*rows, less(loop.var, loop.var + OTHER))
         rows.append(equal(loop.var, loop.var + OTHER))
     if first.frame.path < second.frame.path:

@@ -37,21 +37,30 @@ def made(graph: Graph, kernel: Kernel, target: Target) -> Iterator[Obligation]:
     """One obligation for all sums of the program, and one for each tensor that it writes."""
     yield from _sums(graph, kernel)
     asked = _asked(graph, by_data=bool(data_indices(kernel)))
-    found = contributions(kernel, target)
-    for turns in range(2, _MOST_TURNS + 1):
-        if not any(_lack(found, one, asked) for one in found.stored):
-            break
-        found = contributions(kernel, target, turns)
+    judged = _judged(kernel, target, asked)
     for tensor in asked:
-        own = [s for s in found.stored if s.tensor == tensor]
-        lack = next((x for s in own if (x := _lack(found, s, asked))), None)
+        own = [(one, lack) for one, lack in judged if one.tensor == tensor]
+        lack = next((lack for _, lack in own if lack is not None), None)
         if lack is not None:
             span = lack.asked or lack.stored.source.span
             yield Obligation(lack.kind, tensor, lack.refuted(), span, "what is stored")
         elif own:
             sums = any(what[0] == "terms" for write in asked[tensor] for what in write)
             kind = Kind.REDUCTION if sums else Kind.ELEMENT
-            yield Obligation(kind, tensor, Proved(), own[0].source.span, "what is stored")
+            yield Obligation(kind, tensor, Proved(), own[0][0].source.span, "what is stored")
+
+
+def _judged(
+    kernel: Kernel, target: Target, asked: Mapping[str, Sequence[Asked]]
+) -> list[tuple[Stored, _Lack | None]]:
+    """What is stored and what each lacks, after as many turns as it takes for none to lack any."""
+    judged: list[tuple[Stored, _Lack | None]] = []
+    for turns in range(1, _MOST_TURNS + 1):
+        found = contributions(kernel, target, turns)
+        judged = [(one, _lack(found, one, asked)) for one in found.stored]
+        if all(lack is None for _, lack in judged):
+            break
+    return judged
 
 
 def _sums(graph: Graph, kernel: Kernel) -> Iterator[Obligation]:

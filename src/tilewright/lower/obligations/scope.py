@@ -34,6 +34,10 @@ class Frame:
         same = takewhile(lambda pair: pair[0] is pair[1] and pair[2] == pair[3], pairs)
         return tuple(pair[0] for pair in same)
 
+    def common_loops(self, other: Frame) -> tuple[Loop, ...]:
+        """The loops around both, outermost first."""
+        return tuple(s for s in self.common(other) if isinstance(s, Loop))
+
     @property
     def loops(self) -> tuple[Loop, ...]:
         return tuple(s for s in self.around if isinstance(s, Loop))

@@ -7,7 +7,7 @@ to keep to the order of the loads; the executions of a kernel's synchronisation 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.kernel.async_ops import BulkLoad, TileRef, WarpgroupMma
@@ -58,11 +58,3 @@ def _buffers(site: Site) -> Iterator[str]:
             yield src.name
         case _:
             pass
-
-
-def by_statement(found: Iterator[SharedTurn]) -> Mapping[int, Mapping[int, SharedTurn]]:
-    """By the identities of the statements that read, then of those that load."""
-    result: dict[int, dict[int, SharedTurn]] = {}
-    for one in found:
-        result.setdefault(id(one.read.statement), {})[id(one.load.statement)] = one
-    return result

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from tilewright.kernel.async_ops import Collect, Deposit
 from tilewright.kernel.ops import Apply, Assign, Const, If, Loop, Read, RegRef, Value, When
 from tilewright.lower.obligations.accesses import VECTOR
-from tilewright.lower.obligations.bulk_turns import common_loops
 from tilewright.lower.obligations.carrying import resets_family, summing_loops
 from tilewright.lower.obligations.domains import Domain, domain
 from tilewright.lower.obligations.exchanges import OTHER, block_number
@@ -145,7 +144,10 @@ class _Shared:
     def _follows(self, site: Site, other: Site) -> bool:
         """Whether a statement runs after all turns of another one, within one sum."""
         shared = len([a for a in self._around() if isinstance(a, Loop)])
-        return other.frame.path < site.frame.path and len(common_loops(other, site)) == shared
+        return (
+            other.frame.path < site.frame.path
+            and len(other.frame.common_loops(site.frame)) == shared
+        )
 
     # ------------------------------------------------------------ the owner's own terms
 

@@ -87,9 +87,9 @@ def written_over(program: Program, read: Access, writes: Sequence[Access], last:
     that stand after the read: in an earlier turn of a loop around the read but not around `last`.
     """
     here = read.site.frame
-    outer = len(_common(last, here))
+    outer = len(last.common_loops(here))
     for write in writes:
-        inner = {loop.var for loop in _common(write.site.frame, here)[outer:]}
+        inner = {loop.var for loop in write.site.frame.common_loops(here)[outer:]}
         if write.site.frame.path <= here.path or not inner:
             continue
         one = _Write(write, points(program, write, ()))
@@ -131,7 +131,7 @@ def _written(
         return reason
     question = _Question.of(program, read, writes)
     certain = [w for w in writes if _certain(w.frame, read.site.frame)]
-    near = sorted(certain, key=lambda w: -len(_common(w.frame, read.site.frame)))
+    near = sorted(certain, key=lambda w: -len(w.frame.common_loops(read.site.frame)))
     earlier: list[_Case] = []
     for some in (near[:_NEAREST], near) if len(near) > _NEAREST else (near,):
         earlier = [case for write in some for case in question.earlier(write, over)]
@@ -190,11 +190,6 @@ def _certain(write: Frame, read: Frame) -> bool:
     """Whether the write runs whenever its guard holds: its conditions are the read's as well."""
     around = {id(c) for c in read.conditions}
     return all(id(c) in around for c in write.conditions)
-
-
-def _common(one: Frame, two: Frame) -> tuple[Loop, ...]:
-    """The loops around both, outermost first."""
-    return tuple(s for s in one.common(two) if isinstance(s, Loop))
 
 
 # ---------------------------------------------------------------- what is read, and when
@@ -278,13 +273,15 @@ class _Question:
         write to memory that the buffer shares, may stand between.
         """
         here = self.read.site.frame
-        common = _common(write.frame, here)
+        common = write.frame.common_loops(here)
         first, last = write.frame.path, here.path
-        between = any(first < o.path < last or len(_common(o, here)) > len(common) for o in over)
+        between = any(
+            first < o.path < last or len(o.common_loops(here)) > len(common) for o in over
+        )
         if first < last and not between:
             yield _Case(self._piece(write, common, None), None)
         for depth in range(len(common) - 1, -1, -1):
-            if any(len(_common(o, here)) > depth for o in over):
+            if any(len(o.common_loops(here)) > depth for o in over):
                 break
             yield _Case(self._piece(write, common[:depth], common[depth]), common[depth].var)
 
@@ -326,7 +323,7 @@ def _shared_names(read: Access, writes: Sequence[_Write]) -> tuple[str, ...]:
     here = read.site.frame
     known = {n for _, d in here.decodes for n, _ in d.digits}
     for write in writes:
-        turns = [loop.var for loop in _common(write.frame, here)]
+        turns = [loop.var for loop in write.frame.common_loops(here)]
         ours = {n for _, d in write.frame.decodes for n, _ in d.digits} & known
         found |= dict.fromkeys(n for n in write.where.fixed(turns) if n in ours)
     return tuple(found)
